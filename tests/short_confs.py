@@ -45,7 +45,7 @@ COLLECTED = [
 ]
 # Of confs with longer sequences than there are steps.
 SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
-# Of confs with the result of a game for a target.
+# Of confs with the result of a game for a target, or windows as long.
 GAMES = ["TrainerConfig.unroll_length = 16"]
 # Of confs that plan with the sizes of papers, and of those with long plans.
 SMALL_PLANS = [
@@ -91,7 +91,7 @@ def shortened(conf: Path, folder: Path, num_iterations: int) -> list[str]:
     bindings += SEQUENCES * ("burn_in_length" in text)
     if "epochs = " in text and "use_rollout_state" in text:
         bindings += SEQUENCES[1:]
-    bindings += GAMES * ("@AlphaZeroAlgorithm" in text)
+    bindings += GAMES * bool(re.search("@(AlphaZero|Muzero)Algorithm", text))
     bindings += SMALL_PLANS * ("num_samples = 512" in text)
     bindings += SHORT_PLANS * ("@MbrlAlgorithm" in text)
     bindings += FEW_ENVIRONMENTS * ("num_parallel_environments = 1024" in text)

@@ -36,32 +36,46 @@ from alf_lite import nest
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
-from alf_lite.algorithms.parts.return_heads import cross_entropy
-from alf_lite.algorithms.parts.search_model import LearnedModel, ModelSearch
-from alf_lite.algorithms.parts.tree_search import Found, TreeSearch
+from alf_lite.algorithms.parts.search_model import (
+    EveryAction,
+    LearnedModel,
+    ModelSearch,
+    SampledActions,
+    SearchedActions,
+)
+from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.algorithms.parts.window_targets import WindowTargets, window_targets
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.distributions.action_vectors import DiscreteActions
+from alf_lite.data_structures import (
+    AlgStep,
+    BatchInfo,
+    Field,
+    LossInfo,
+    StepType,
+    TimeStep,
+)
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative, check_unit_interval
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
+_LAST = int(StepType.LAST)
 
 
 class MuzeroRolloutInfo(NamedTuple):
     """What is stored of a search."""
 
     policy: Tensor  # [B, A] π'
+    candidates: Nest = ()  # [B, A, ...] what it is of, unless these are all actions
 
 
 class MuzeroWindow(NamedTuple):
     """From ``preprocess_experience`` to ``train_step``."""
 
-    action: Tensor  # [B, R, K] that led from state k to k + 1
-    policy: Tensor  # [B, R, K+1, A] π'
+    action: Tensor  # [B, R, K, V] that led from state k to k + 1
+    found: MuzeroRolloutInfo  # [B, R, K+1, ...]
     targets: WindowTargets  # [B, R, K+1]
     next_observation: Nest  # [B, R, K, ...] o_{t+1} …, if consistency counts
 
@@ -69,7 +83,7 @@ class MuzeroWindow(NamedTuple):
 class MuzeroInfo(NamedTuple):
     """From ``train_step`` to ``calc_loss``."""
 
-    policy: Tensor  # [T, B, K+1, A] logits
+    policy: Tensor  # [T, B, K+1, P]
     value: Tensor  # [T, B, K+1, N]
     reward: Tensor  # [T, B, K, N]
     continues: Tensor  # [T, B, K] logits
@@ -88,11 +102,9 @@ class MuzeroLossInfo(NamedTuple):
     target_value: Tensor  # G_t
 
 
-@configurable(
-    defaults={"n_step": None, "target_update_tau": 1.0, "target_update_period": 100}
-)
+@configurable(defaults={"n_step": None, "target_update_tau": 0.05})
 class MuzeroAlgorithm(OffPolicyAlgorithm):
-    """Gumbel MuZero for one discrete action."""
+    """Gumbel MuZero for one discrete action, or sampled ones of boxes."""
 
     takes_negative_discounts = True
     _has_plain_transitions = False
@@ -100,7 +112,7 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
     default_settings = DefaultSettings(
         num_parallel_environments=8,
         unroll_length=1,
-        num_updates_per_train_iter=1,
+        num_updates_per_train_iter=2,
         mini_batch_size=128,
         mini_batch_length=7,
         n_step=10,
@@ -118,7 +130,7 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         search: TreeSearch | None = None,
         num_unroll_steps: int = 5,
         value_loss_weight: float = 0.25,
-        consistency_loss_weight: float = 0.0,
+        consistency_loss_weight: float = 2.0,
         reanalyze_ratio: float = 0.0,
         two_players: bool = False,
         **kwargs: Any,
@@ -128,7 +140,8 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         Args:
             observation_spec: of one observation.
             action_spec: of one discrete action.
-            model_ctor: called as ``ctor(observation_spec, num_actions)``.
+            model_ctor: called as ``ctor(observation_spec, action_size,
+                num_policy_outputs)``.
             search: of every step; None: :class:`TreeSearch` as it is or is bound.
             num_unroll_steps: K; windows need K + n + 1 steps.
             value_loss_weight: c_v.
@@ -139,8 +152,8 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
             **kwargs: see :class:`OffPolicyAlgorithm`.
 
         Raises:
-            ValueError: if the action is not one discrete one or a coefficient is out of
-                range.
+            ValueError: if the action is neither one discrete one nor boxes, or a
+                coefficient is out of range.
             ConfigError: if windows are too short for K + n.
         """
         super().__init__(observation_spec, action_spec, **kwargs)
@@ -164,21 +177,21 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         self._consistency_loss_weight = consistency_loss_weight
         self._reanalyze_ratio = reanalyze_ratio
         self._search = TreeSearch() if search is None else search
-        self._num_actions = int(self._actions.sizes[0])
-        self._model = model_ctor(self._mask.remaining_spec, self._num_actions)
+        self._model = model_ctor(
+            self._mask.remaining_spec,
+            self._actions.vector_size,
+            self._actions.num_outputs,
+        )
         if not self._is_eval:
             self._target_model = target_copy(self._model)
             self._update_target = TargetUpdater(
                 [self._model], [self._target_model], **self._target_update
             )
 
-    def _make_actions(self, action_spec: NestedTensorSpec) -> DiscreteActions:
-        actions = DiscreteActions(action_spec)
-        if actions.num_components != 1:
-            raise ValueError(
-                f"expected one discrete action, got {actions.num_components} components"
-            )
-        return actions
+    def _make_actions(self, action_spec: NestedTensorSpec) -> SearchedActions:
+        specs = nest.flatten(action_spec)
+        is_box = bool(specs) and not any(spec.is_discrete for spec in specs)
+        return SampledActions(action_spec) if is_box else EveryAction(action_spec)
 
     def _has_turns(self, two_players: bool) -> None:
         has_turns = getattr(self._env, "has_negative_discounts", two_players)
@@ -197,34 +210,38 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
 
     def predict_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """The best action of a search without noise; ε of them are drawn by π'."""
-        found = self._find(self._model, inputs.observation, with_noise=False)
-        action = torch.as_tensor(found.action)
+        action, found = self._find(self._model, inputs.observation, explore=False)
         if self.predict_epsilon > 0:
-            drawn = torch.multinomial(torch.as_tensor(found.action_weights), 1)
+            drawn = torch.multinomial(found.policy, 1).squeeze(-1)
             explores = torch.rand(len(action), device=action.device)
-            action = torch.where(
-                explores < self.predict_epsilon, drawn.squeeze(-1), action
-            )
-        return AlgStep(self._actions.to_action(action.unsqueeze(-1)), state)
+            action = torch.where(explores < self.predict_epsilon, drawn, action)
+        return AlgStep(self._actions.to_action(found.candidates, action), state)
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """The best action of a search with noise. Stores what the search found."""
-        found = self._find(self._model, inputs.observation, with_noise=True)
-        action = torch.as_tensor(found.action).unsqueeze(-1)
-        info = MuzeroRolloutInfo(torch.as_tensor(found.action_weights))
-        return AlgStep(self._actions.to_action(action), state, info)
+        action, found = self._find(self._model, inputs.observation, explore=True)
+        return AlgStep(self._actions.to_action(found.candidates, action), state, found)
 
     def _find(
-        self, model: LearnedModel, observation: Nest, *, with_noise: bool
-    ) -> Found:
+        self,
+        model: LearnedModel,
+        observation: Nest,
+        *,
+        explore: bool,
+        at_random: bool = False,
+    ) -> tuple[Tensor, MuzeroRolloutInfo]:
+        """The numbers [B] of the best candidates, and what is to be stored."""
         remaining, mask = self._mask.split(observation)
-        search = ModelSearch(model, self._sign * self._gamma)
+        gamma = self._sign * self._gamma
+        search = ModelSearch(model, self._actions, gamma, explore or at_random)
         root = search.root(remaining)
-        noise = self._search.draw_noise(root.logits) if with_noise else None
+        noise = self._search.draw_noise(root.logits) if explore else None
         legal: Any = mask
         if mask is not None and not isinstance(root.logits, Tensor):
             legal = mask.numpy()
-        return self._search.run(root, search.step, legal, noise)
+        found = self._search.run(root, search.step, legal, noise)
+        info = MuzeroRolloutInfo(found.action_weights, root.state[1])
+        return torch.as_tensor(found.action), nest.map_structure(torch.as_tensor, info)
 
     # Learning
 
@@ -239,11 +256,9 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         num_steps = self._num_unroll_steps
         num_rows = length - self.num_bootstrap_steps
         observation, _ = self._mask.split(steps.observation)
-        shape = steps.step_type.shape
-        flat = nest.map_structure(lambda t: t.flatten(0, 1), observation)
         targets = window_targets(
             self.scalar_reward(steps.reward),
-            self._target_model.value(flat).unflatten(0, shape),
+            self._bootstrap_values(observation, steps.step_type),
             steps.step_type,
             self._gamma * steps.discount,
             self._n_step,
@@ -255,14 +270,13 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
             rows = t[:, begin : begin + num_rows + number - 1]
             return rows.unfold(1, number, 1).movedim(-1, 2)
 
-        policy = self._reanalyzed(steps.observation, rollout_info.policy)
-        index = self._actions.to_index(
-            nest.map_structure(lambda t: t.flatten(0, 1), steps.prev_action)
-        )
-        action = unrolled(index.view(shape), 1, num_steps)
+        found = self._reanalyzed(steps.observation, rollout_info)
+        flat = nest.map_structure(lambda t: t.flatten(0, 1), steps.prev_action)
+        vectors = self._actions.to_vectors(flat).unflatten(0, steps.step_type.shape)
+        action = unrolled(vectors, 1, num_steps)
         # Behind a terminal state, any action leads to it.
-        anything = torch.randint_like(action, self._num_actions)
-        is_absorbed = targets.is_absorbed[..., 1:]
+        anything = self._actions.any_vectors(action)
+        is_absorbed = targets.is_absorbed[..., 1:, None]
         following: Nest = ()
         if self._consistency_loss_weight:
             following = nest.map_structure(
@@ -270,27 +284,44 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
             )
         window = MuzeroWindow(
             action=torch.where(is_absorbed, anything, action),
-            policy=unrolled(policy, 0, num_steps + 1),
+            found=nest.map_structure(lambda t: unrolled(t, 0, num_steps + 1), found),
             targets=targets,
             next_observation=following,
         )
         return nest.narrow(steps, 0, num_rows, dim=1), window
 
-    def _reanalyzed(self, observation: Nest, policy: Tensor) -> Tensor:
-        """π' [B, T, A], anew for a share of the windows."""
-        number = round(self._reanalyze_ratio * len(policy))
+    def _bootstrap_values(self, observation: Nest, step_type: Tensor) -> Tensor:
+        """V [B, T] of the target network: n steps on or at a LAST, elsewhere 0."""
+        is_asked = step_type == _LAST
+        is_asked[:, self._n_step :] = True
+        asked = nest.map_structure(lambda t: t[is_asked], observation)
+        values = torch.zeros(step_type.shape, device=step_type.device)
+        values[is_asked] = self._target_model.value(asked)
+        return values
+
+    def _reanalyzed(
+        self, observation: Nest, info: MuzeroRolloutInfo
+    ) -> MuzeroRolloutInfo:
+        """What was found [B, T, ...], anew for a share of the windows."""
+        batch_size, length = info.policy.shape[:2]
+        number, length = (
+            round(self._reanalyze_ratio * batch_size),
+            length - self._n_step,
+        )
         if not number:
-            return policy
-        rows = torch.randperm(len(policy))[:number].to(policy.device)
-        length = policy.shape[1] - self._n_step
+            return info
+        rows = torch.randperm(batch_size)[:number].to(info.policy.device)
         again = nest.map_structure(
             lambda t: t[rows, :length].flatten(0, 1), observation
         )
-        found = self._find(self._target_model, again, with_noise=False)
-        weights = torch.as_tensor(found.action_weights)
-        policy = policy.clone()
-        policy[rows, :length] = weights.unflatten(0, (number, length))
-        return policy
+        _, found = self._find(self._target_model, again, explore=False, at_random=True)
+
+        def replaced(old: Tensor, new: Tensor) -> Tensor:
+            old = old.clone()
+            old[rows, :length] = new.unflatten(0, (number, length))
+            return old
+
+        return nest.map_structure(replaced, info, found)
 
     def train_step(
         self, inputs: TimeStep, state: Nest, rollout_info: MuzeroWindow
@@ -343,8 +374,13 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         model, targets = self._model, info.window.targets
         # Masked: no policy in the sum, not even NaN
         has_policy = targets.has_policy
-        policy = torch.where(has_policy.unsqueeze(-1), info.window.policy, 0.0)
-        policy_loss = self._sum(cross_entropy(info.policy, policy), has_policy)
+        found = nest.map_structure(
+            lambda t: torch.where(expand_dims_as(has_policy, t), t, 0.0),
+            info.window.found,
+        )
+        policy_loss = self._sum(
+            self._actions.policy_loss(info.policy, *found), has_policy
+        )
         value_loss = self._sum(
             model.value_head.fit(info.value, targets.value), targets.has_value
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 
 from alf_lite import nest
 from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm, MuzeroRolloutInfo
@@ -16,7 +18,14 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.environments import create_environment
 from alf_lite.errors import ConfigError
+from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.testing.learning_contract import (
+    GAMMA,
+    Feature,
+    OffPolicyLearningContract,
+)
+from tests.algorithms.slow_probes import slow_but_for
 
 NAN = float("nan")
 OBSERVATION = TensorSpec((3,))
@@ -76,7 +85,7 @@ def test_what_is_masked_may_be_nan():
 
 def test_the_loss_is_that_of_a_loop():
     torch.manual_seed(1)
-    algorithm = muzero()
+    algorithm = muzero(consistency_loss_weight=0.7)
     for p in algorithm.parameters():
         nn.init.normal_(p, std=0.3)
     steps, info = windows([0, 1, 1, 1, 2, 0], [1.0, 1.0, 1.0, 1.0, 0.0, 1.0])
@@ -93,10 +102,14 @@ def test_the_loss_is_that_of_a_loop():
             for k in range(4):
                 weight = 1.0 if k == 0 else 1 / 3
                 if k:
-                    z, step = model.step(z, steps.prev_action[b : b + 1, k])
+                    action = one_hot(steps.prev_action[b : b + 1, k], 2).float()
+                    z, step = model.step(z, action)
                     reward = model.reward_head.fit(step.reward, r[b : b + 1, k])
                     goes_on = step.continues.sigmoid().log()  # LAST is step 4
                     expected += weight * (reward - goes_on)
+                    seen = model.encode(steps.observation[b : b + 1, k])
+                    similarity = torch.cosine_similarity(z, seen, dim=-1)
+                    expected -= 0.7 * similarity / 3
                 target = r[b, k + 1] + gamma * value[b, k + 1]
                 if k + 2 <= 4:
                     target = r[b, k + 1] + gamma * r[b, k + 2]
@@ -122,7 +135,8 @@ class Passing(LearnedModel):
 
 
 def test_the_gradient_is_halved_from_step_to_step():
-    algorithm = muzero(model_ctor=functools.partial(Passing, latent_size=3))
+    passing = functools.partial(Passing, latent_size=3)
+    algorithm = muzero(model_ctor=passing, consistency_loss_weight=0.0)
     steps, info = windows([0, 1, 1, 1, 1, 2], [1.0] * 6)
     with torch.no_grad():
         inputs, window = algorithm.preprocess_experience(steps, info, BatchInfo())
@@ -145,10 +159,10 @@ def test_a_share_of_the_windows_is_searched_again():
     before = info.policy.clone()
     with torch.no_grad():
         _, window = algorithm.preprocess_experience(steps, info, BatchInfo())
-    changed = (window.policy[:, 0] != before[:, :4]).any(-1)
+    changed = (window.found.policy[:, 0] != before[:, :4]).any(-1)
     assert changed.all(-1).sum() == 1
     assert changed.any(-1).sum() == 1
-    torch.testing.assert_close(window.policy.sum(-1), torch.ones(2, 1, 4))
+    torch.testing.assert_close(window.found.policy.sum(-1), torch.ones(2, 1, 4))
     assert torch.equal(info.policy, before)
 
 
@@ -192,7 +206,8 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="num_unroll_steps \\+ n_step"):
         muzero(config=TrainerConfig(mini_batch_length=5, num_iterations=1))
     with pytest.raises(ValueError, match="MuzeroAlgorithm cannot handle these"):
-        MuzeroAlgorithm(OBSERVATION, BoundedTensorSpec((2,), minimum=-1.0, maximum=1.0))
+        several = BoundedTensorSpec((2,), dtype=torch.int64, minimum=0, maximum=1)
+        MuzeroAlgorithm(OBSERVATION, several)
     with pytest.raises(ValueError, match="num_unroll_steps must be a positive"):
         muzero(num_unroll_steps=0)
     env = create_environment("CartPole-v1", 1)
@@ -210,3 +225,86 @@ def test_a_model_that_gives_nan_is_said():
     inputs = nest.map_structure(lambda t: t[:, 0], steps)
     with torch.no_grad(), pytest.raises(ValueError, match="model returned a reward"):
         algorithm.rollout_step(inputs, ())
+
+
+def test_the_model_learns_which_action_is_rewarded():
+    """Episodes of one step whose reward is 1 if action and sign agree, else -1."""
+    torch.manual_seed(0)
+    size, length = 32, 5
+    algorithm = MuzeroAlgorithm(
+        TensorSpec((1,)), ACTION, num_unroll_steps=2, n_step=2, search=TreeSearch(4)
+    )
+    model = algorithm._model
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    step_type = torch.tensor([0, 2, 0, 2, 0], dtype=torch.int32).expand(size, length)
+    for _ in range(300):
+        sign = torch.randint(2, (size, length)) * 2 - 1.0
+        action = torch.randint(2, (size, length))
+        agrees = (2 * action[:, 1:] - 1) * sign[:, :-1]
+        reward = torch.where(step_type[:, 1:] == 2, agrees, 0.0)
+        steps = TimeStep(
+            step_type=step_type,
+            reward=torch.nn.functional.pad(reward, (1, 0)),
+            discount=(step_type != 2).float(),
+            observation=torch.where(step_type == 0, sign, 0.0).unsqueeze(-1),
+            prev_action=action,
+            env_id=torch.zeros(size, length),
+        )
+        policy = torch.full((size, length, 2), 0.5)
+        with torch.no_grad():
+            inputs, window = algorithm.preprocess_experience(
+                steps, MuzeroRolloutInfo(policy), BatchInfo()
+            )
+        flat = nest.map_structure(lambda t: t.flatten(0, 1), (inputs, window))
+        step = algorithm.train_step(flat[0], (), flat[1])
+        info = nest.map_structure(lambda t: t.unsqueeze(0), step.info)
+        loss = algorithm.calc_loss(info)
+        optimizer.zero_grad()
+        loss.loss.mean().backward()
+        optimizer.step()
+    observation = torch.tensor([1.0, 1.0, -1.0, -1.0]).unsqueeze(-1)
+    with torch.no_grad():
+        _, expected = model.step(
+            model.encode(observation), one_hot(torch.tensor([0, 1, 0, 1])).float()
+        )
+    reward = model.reward_head.mean(expected.reward)
+    assert reward.tolist() == pytest.approx([-1, 1, 1, -1], abs=0.3)
+    assert (expected.continues.sigmoid() < 0.05).all()
+    # What is left is the entropy of two hot atoms of h(±1), of two steps the first
+    p = model.reward_head.two_hot(torch.tensor(1.0))
+    floor = -(p * p.clamp(min=1e-9).log()).sum() / 2
+    info = nest.map_structure(lambda t: t.squeeze(0), info)
+    assert info.reward.shape[:2] == (size, 2)
+    of_first = model.reward_head.fit(
+        info.reward, window.targets.reward.flatten(0, 1)[:, 1:]
+    )
+    assert of_first.mean().item() == pytest.approx(floor.item(), abs=0.08)
+
+
+@slow_but_for("test_learns_a_value_that_depends_on_the_observation")
+class TestDiscreteActions(OffPolicyLearningContract):
+    features = Feature.DISCRETE_ACTIONS
+    num_iterations, num_policy_iterations = 120, 60
+    settings: ClassVar = {"mini_batch_length": 4}
+
+    def make(self, env, config, *, recurrent):
+        return MuzeroAlgorithm(
+            env=env,
+            config=config,
+            gamma=GAMMA,
+            search=TreeSearch(8),
+            model_ctor=functools.partial(
+                LearnedModel, latent_size=32, fc_layer_params=(64,)
+            ),
+            num_unroll_steps=2,
+            n_step=1,
+            optimizer=Adam(lr=3e-3),
+        )
+
+    def value(self, algorithm, observation):
+        return algorithm._model.value(observation)
+
+
+@slow_but_for("test_learns_continuous_actions")
+class TestSampledActions(TestDiscreteActions):
+    features = Feature.CONTINUOUS_ACTIONS
