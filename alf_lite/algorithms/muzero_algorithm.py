@@ -43,7 +43,7 @@ from alf_lite.algorithms.parts.search_model import (
     SampledActions,
     SearchedActions,
 )
-from alf_lite.algorithms.parts.tree_search import TreeSearch
+from alf_lite.algorithms.parts.tree_search import Found, TreeSearch
 from alf_lite.algorithms.parts.window_targets import WindowTargets, window_targets
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
@@ -209,18 +209,19 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
     # Acting
 
     def predict_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
-        """The best action of a search without noise; ε of them are drawn by π'."""
-        action, found = self._find(self._model, inputs.observation, explore=False)
-        if self.predict_epsilon > 0:
-            drawn = torch.multinomial(found.policy, 1).squeeze(-1)
-            explores = torch.rand(len(action), device=action.device)
-            action = torch.where(explores < self.predict_epsilon, drawn, action)
-        return AlgStep(self._actions.to_action(found.candidates, action), state)
+        """The best action of a search without noise; ε of them are drawn by π'.
+
+        Its info is what the search has found.
+        """
+        found, info = self._find(self._model, inputs.observation, explore=False)
+        action = found.choose(self.predict_epsilon)
+        return AlgStep(self._actions.to_action(info.candidates, action), state, found)
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """The best action of a search with noise. Stores what the search found."""
-        action, found = self._find(self._model, inputs.observation, explore=True)
-        return AlgStep(self._actions.to_action(found.candidates, action), state, found)
+        found, info = self._find(self._model, inputs.observation, explore=True)
+        action = found.choose()
+        return AlgStep(self._actions.to_action(info.candidates, action), state, info)
 
     def _find(
         self,
@@ -229,19 +230,15 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         *,
         explore: bool,
         at_random: bool = False,
-    ) -> tuple[Tensor, MuzeroRolloutInfo]:
-        """The numbers [B] of the best candidates, and what is to be stored."""
+    ) -> tuple[Found, MuzeroRolloutInfo]:
+        """What searches find, and what of it is to be stored."""
         remaining, mask = self._mask.split(observation)
         gamma = self._sign * self._gamma
         search = ModelSearch(model, self._actions, gamma, explore or at_random)
-        root = search.root(remaining)
-        noise = self._search.draw_noise(root.logits) if explore else None
-        legal: Any = mask
-        if mask is not None and not isinstance(root.logits, Tensor):
-            legal = mask.numpy()
-        found = self._search.run(root, search.step, legal, noise)
-        info = MuzeroRolloutInfo(found.action_weights, root.state[1])
-        return torch.as_tensor(found.action), nest.map_structure(torch.as_tensor, info)
+        found = self._search.find(search, remaining, mask, with_noise=explore)
+        candidates = nest.map_structure(lambda x: x[:, 0], found.tree.state[1])
+        info = MuzeroRolloutInfo(found.action_weights, candidates)
+        return found, nest.map_structure(torch.as_tensor, info)
 
     # Learning
 

@@ -127,13 +127,18 @@ def _played(
             break
         action, state = step.output, step.state
         if i < len(actions):
-            _check_action(actions[i], step.info, i)
+            _check_action(actions[i], action, step.info, i)
             action = torch.full_like(action, actions[i])
         time_step = env.step(action)
     return time_step, step.info
 
 
-def _check_action(action: int, found: Found, index: int) -> None:
+def _check_action(action: int, like: Any, found: Found, index: int) -> None:
+    if not isinstance(like, torch.Tensor) or like.is_floating_point():
+        raise ConfigError(
+            "the actions of this run are no numbers from 0 on that could be given: let "
+            "the policy act, with --steps"
+        )
     is_legal = np.asarray(found.tree.logits)[0, 0] > -1e8
     if not (0 <= action < len(is_legal) and is_legal[action]):
         legal = ", ".join(map(str, np.flatnonzero(is_legal)))

@@ -97,6 +97,28 @@ def test_the_search_of_a_run_after_some_moves(run, capsys):
     assert not any(line.startswith(("├─", "└─")) for line in lines)
 
 
+MUZERO = """
+create_environment.env_name = "ENV"
+create_environment.num_parallel_environments = 1
+TrainerConfig.algorithm_ctor = @MuzeroAlgorithm
+TrainerConfig.num_iterations = 1
+TreeSearch.num_simulations = 8
+LearnedModel.fc_layer_params = (8,)
+"""
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_the_search_in_a_learned_model(env, tmp_path, capsys):
+    from alf_lite.bin import train
+
+    (tmp_path / "mz.gin").write_text(MUZERO.replace("ENV", env))
+    run = f"--root_dir={tmp_path / 'run'}"
+    assert train.main([f"--conf={tmp_path / 'mz.gin'}", run]) == 0
+    assert search_tree.main([run, "--steps=2"]) == 0
+    assert "MuzeroAlgorithm, iteration 1: 8 simulations" in capsys.readouterr().out
+    assert search_tree.main([run, "1"]) == (0 if env == "CartPole-v1" else 2)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
