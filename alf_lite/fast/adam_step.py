@@ -27,15 +27,15 @@ class _Part(NamedTuple):
 
     parameters: list[Tensor]
     moments: list[list[Tensor]]
-    steps: list[Tensor]
-    one: Tensor  # for each parameter 1 if it is in here, else 0
+    counters: list[Tensor]  # each once
+    steps: list[Tensor]  # the counter of each parameter
 
 
 class FusedAdamStep:
     """Steps a fused ``torch.optim.Adam`` or ``AdamW``, whose moments exist.
 
-    What it needs is looked up once: make a new one after a state was loaded. The
-    counters of steps become views of one tensor, to which one call adds.
+    What it needs is looked up once: make a new one after a state was loaded. Parameters
+    that always have a gradient together share a counter of their steps.
 
     Args:
         optimizer: with one group of parameters on one device, all of them floats.
@@ -43,12 +43,14 @@ class FusedAdamStep:
 
     def __init__(self, optimizer: torch.optim.Adam) -> None:
         (group,) = optimizer.param_groups
-        self._optimizer, self._group = optimizer, group
+        self._optimizer = optimizer
+        self._group = group
         self._parameters: list[Tensor] = list(group["params"])
         self._states = [optimizer.state[parameter] for parameter in self._parameters]
-        self._steps = torch.stack([state["step"] for state in self._states])
-        for state, step in zip(self._states, self._steps.unbind(), strict=True):
-            state["step"] = step
+        numbers = torch.stack([state["step"] for state in self._states]).tolist()
+        self._kinds: list[Any] = numbers  # those of one kind share a counter
+        self.layout = 0  # counts how often the counters were made anew
+        self._share_counters()
         # By which parameters have a gradient; an actor may be updated more rarely.
         self._parts: dict[tuple[bool, ...], _Part] = {}
         self._whole = self._part_with((True,) * len(self._parameters))
@@ -70,13 +72,14 @@ class FusedAdamStep:
         optimizer, group = self._optimizer, self._group
         has_own_step = "step" in optimizer.__dict__
         if optimizer._optimizer_step_pre_hooks or _PRE_HOOKS or has_own_step:
+            self.part_counters()
             return False
         part = self._whole
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if len(gradients) < len(self._parameters):
             part = self._part_with(tuple(p.grad is not None for p in self._parameters))
         if gradients:
-            self._steps.add_(part.one)
+            torch._foreach_add_(part.counters, 1)
             beta1, beta2 = group["betas"]
             self._kernel(
                 part.parameters,
@@ -94,7 +97,7 @@ class FusedAdamStep:
                 found_inf=skip,
             )
             if skip is not None:
-                self._steps.addcmul_(part.one, skip, value=-1)
+                torch._foreach_sub_(part.counters, [skip] * len(part.counters))
         for hook in itertools.chain(
             optimizer._optimizer_step_post_hooks.values(),
             _POST_HOOKS.values(),
@@ -104,19 +107,40 @@ class FusedAdamStep:
 
     def _part_with(self, has_gradient: tuple[bool, ...]) -> _Part:
         if has_gradient not in self._parts:
-            states = [*itertools.compress(self._states, has_gradient)]
-            amsgrad = self._group["amsgrad"]
+            kinds = list(zip(self._kinds, has_gradient, strict=True))
+            if len(set(kinds)) > len(set(self._kinds)):
+                self._kinds = kinds
+                self._share_counters()
+                self._parts.clear()
+                self._whole = self._part_with((True,) * len(kinds))
+            chosen = list(itertools.compress(range(len(kinds)), has_gradient))
+            states = [self._states[i] for i in chosen]
             keys = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
+            amsgrad = self._group["amsgrad"]
             self._parts[has_gradient] = _Part(
-                parameters=[*itertools.compress(self._parameters, has_gradient)],
+                parameters=[self._parameters[i] for i in chosen],
                 moments=[
                     [state[key] for state in states] if amsgrad or i < 2 else []
                     for i, key in enumerate(keys)
                 ],
+                counters=list({id(s["step"]): s["step"] for s in states}.values()),
                 steps=[state["step"] for state in states],
-                one=self._steps.new_tensor(has_gradient),
             )
         return self._parts[has_gradient]
+
+    def _share_counters(self) -> None:
+        """Gives parameters of one kind, with as many steps each, one counter."""
+        self.layout += 1
+        counters: dict[Any, Tensor] = {}
+        for kind, state in zip(self._kinds, self._states, strict=True):
+            if kind not in counters:
+                counters[kind] = state["step"].clone()
+            state["step"] = counters[kind]
+
+    def part_counters(self) -> None:
+        """As torch's own step wants them: one for each parameter."""
+        for state in self._states:
+            state["step"] = state["step"].clone()
 
 
 def fused(optimizer: torch.optim.Adam) -> FusedAdamStep | None:

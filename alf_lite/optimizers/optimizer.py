@@ -218,6 +218,14 @@ class Optimizer(FollowsProgress):
         return self._torch_class in _ADAM
 
     @property
+    def layout(self) -> int:
+        """Changes when steps come to use other memory than before.
+
+        Counts anew with every beginning, see ``num_beginnings``.
+        """
+        return 0 if self._fast_step is None else self._fast_step.layout
+
+    @property
     def num_beginnings(self) -> int:
         """How often what is kept for the parameters was forgotten or replaced."""
         return self._num_beginnings
@@ -294,6 +302,8 @@ class Optimizer(FollowsProgress):
             state.clear()
         elif not forgotten:
             return
+        if self._fast_step is not None:
+            self._fast_step.part_counters()  # the next step is torch's own
         # Zeros are what torch begins with. Without them, its fused SGD cannot begin
         # anew with some parameters while it goes on with others.
         for parameter in forgotten:

@@ -93,9 +93,11 @@ class CapturedUpdate:
             lambda t: t.detach() if isinstance(t, Tensor) else t, list(results)
         )
 
-    def _variant(self) -> tuple[bool, ...]:
-        """What Python decides: which parts are due."""
-        return tuple(counter.is_due for counter in self._counters)
+    def _variant(self) -> tuple[Any, ...]:
+        """What Python decides: which parts are due, where the optimizers count."""
+        due = tuple(counter.is_due for counter in self._counters)
+        layouts = tuple(o.layout for _, o in self._algorithm.optimizers())
+        return due, layouts
 
     def _check_optimizers(self) -> None:
         for name, optimizer in self._algorithm.optimizers():
