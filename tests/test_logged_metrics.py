@@ -17,6 +17,9 @@ GROUPS = r"(Metrics(_vs_\w+)?|eval(_vs_\w+)?)/"
 PLACEHOLDERS = {"ALGORITHM": r"\w+", "OWNER": r"\w+", "NAME": r".+", "KEY": r".+"}
 # Written for environments with env_info, for other algorithms, or seldom.
 NOT_IN_THIS_RUN = (
+    "Games/",
+    "drawn",
+    "lost",
     "EnvInfo/",
     "AverageEnvInfo/",
     "ActorCriticAlgorithm/",
