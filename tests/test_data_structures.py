@@ -10,13 +10,10 @@ from alf_lite.data_structures import (
     LossInfo,
     StepType,
     TimeStep,
-    restart,
-    termination,
     time_step_spec,
-    transition,
-    truncation,
 )
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.time_steps import restart, termination, transition, truncation
 
 
 def test_every_field_defaults_to_absent():
