@@ -43,17 +43,23 @@ def tables() -> dict[str, np.ndarray]:
 def our_search(library: str, model: str, batch_size: int, num: int) -> Search:
     import torch
 
-    from alf_lite.algorithms.parts.search_model import LearnedModel, ModelSearch
+    from alf_lite.algorithms.parts.search_model import (
+        EveryAction,
+        LearnedModel,
+        ModelSearch,
+    )
     from alf_lite.algorithms.parts.tree_search import Root, Step, TreeSearch
-    from alf_lite.tensor_specs import TensorSpec
+    from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
     torch.set_num_threads(1)
     search = TreeSearch(num)
     if model == "learned":
         torch.manual_seed(0)
-        learned = LearnedModel(TensorSpec((4,)), NUM_ACTIONS)
+        actions = EveryAction(BoundedTensorSpec((), torch.int64, 0, NUM_ACTIONS - 1))
+        sizes = actions.vector_size, actions.num_outputs
+        learned = LearnedModel(TensorSpec((4,)), *sizes)
         observation = torch.randn(batch_size, 4)
-        in_model = ModelSearch(learned, 0.99)
+        in_model = ModelSearch(learned, actions, 0.99, False)
         return lambda: search.run(in_model.root(observation), in_model.step)
     convert = torch.from_numpy if library == "torch" else np.asarray
     table = {name: convert(array) for name, array in tables().items()}
