@@ -308,3 +308,7 @@ class TestDiscreteActions(OffPolicyLearningContract):
 @slow_but_for("test_learns_continuous_actions")
 class TestSampledActions(TestDiscreteActions):
     features = Feature.CONTINUOUS_ACTIONS
+
+    def test_learns_a_nest_of_continuous_actions(self):
+        self.num_policy_iterations = 200  # three numbers, hit by 16 samples
+        super().test_learns_a_nest_of_continuous_actions()
