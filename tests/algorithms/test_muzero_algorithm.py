@@ -308,6 +308,10 @@ class TestDiscreteActions(OffPolicyLearningContract):
 @slow_but_for("test_learns_continuous_actions")
 class TestSampledActions(TestDiscreteActions):
     features = Feature.CONTINUOUS_ACTIONS
+    # Of those with discrete actions it is a slow one
+    test_learns_continuous_actions = (
+        OffPolicyLearningContract.test_learns_continuous_actions
+    )
 
     def test_learns_a_nest_of_continuous_actions(self):
         self.num_policy_iterations = 200  # three numbers, hit by 16 samples
