@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -377,16 +378,19 @@ def draw_random(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
         Numbers in [0, 1) for each stratum and, at the end, for the turn; they are there
-        until the next call. And the numbers of the strata, shuffled, twice in a row.
+        until the next call of this thread. And the numbers of the strata, shuffled,
+        twice in a row.
     """
-    tensor, array, shuffled_twice = _strata(batch_size)
+    tensor, array, shuffled_twice = _strata(batch_size, threading.get_ident())
     tensor.uniform_()  # as torch.rand, in a third of its time
     return array, shuffled_twice
 
 
 @functools.lru_cache(maxsize=32)
-def _strata(batch_size: int) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-    """Memory for random numbers, as a tensor and as an array, and a shuffle, twice."""
+def _strata(
+    batch_size: int, thread: int
+) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    """Memory of a thread for random numbers, twice; and a shuffle, twice in a row."""
     shuffled = np.random.default_rng(seed=0).permutation(batch_size)
     with torch.inference_mode(False):  # it is written by all who draw later
         random = torch.empty(batch_size + 1, dtype=torch.float64, device="cpu")

@@ -123,21 +123,11 @@ def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
     """
     if text in _BOTS:
         return [_BOTS[text]()]
-    kind, _, name = text.rpartition(":")
-    if kind + ":" == _MCTS and name.isdecimal():
+    kind, colon, name = text.rpartition(":")
+    if kind + colon == _MCTS and name.isdecimal():
         return [MctsOpponent(int(name))]
-    if kind + ":" in (_AVERAGE, _SNAPSHOTS) and Path(name).is_dir():
-        is_average = kind + ":" == _AVERAGE
-        snapshots = snapshots_of(name, deterministic=not (sampled or is_average))
-        return (
-            [AverageOpponent(snapshots, Path(name).name)] if is_average else snapshots
-        )
-    if kind + ":" == _CHECKPOINTS and Path(name).is_dir():
-        directory = RunDirectory(name).checkpoints
-        steps = [step for step, _ in Checkpointer(directory, read_only=True).paths()]
-        return [
-            RunOpponent(name, step, deterministic=not sampled) for step in sorted(steps)
-        ]
+    if kind + colon in _OF_RUNS and Path(name).is_dir():
+        return _players_of_run(kind + colon, name, sampled)
     if (Path(text) / SPECS_FILE).is_file():
         return [ExportedOpponent(text)]
     run, _, step = text.rpartition("@")
@@ -151,6 +141,17 @@ def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
         f"RUN@STEP, {_CHECKPOINTS}RUN, {_AVERAGE}RUN and {_SNAPSHOTS}RUN, of an "
         "export its directory."
     )
+
+
+def _players_of_run(kind: str, run: str, sampled: bool) -> Sequence[Opponent]:
+    """The snapshots of a run, all in one or each for itself, or its checkpoints."""
+    if kind == _CHECKPOINTS:
+        checkpoints = Checkpointer(RunDirectory(run).checkpoints, read_only=True)
+        steps = sorted(step for step, _ in checkpoints.paths())
+        return [RunOpponent(run, step, deterministic=not sampled) for step in steps]
+    if kind == _AVERAGE:
+        return [AverageOpponent(snapshots_of(run, deterministic=False), Path(run).name)]
+    return snapshots_of(run, deterministic=not sampled)
 
 
 def round_robin(

@@ -174,8 +174,11 @@ def test_the_time_to_go_forgets_a_begin_that_was_unlike_the_rest(clock):
 
 
 def test_trouble_of_the_terminal_is_not_that_of_the_run(clock):
+    lost = []
+
     class Gone(Terminal):
         def write(self, text):
+            lost.append(text)
             raise OSError(5, "Input/output error")
 
     for display in (ProgressLines(Gone()), ProgressBar(Gone())):
@@ -184,6 +187,8 @@ def test_trouble_of_the_terminal_is_not_that_of_the_run(clock):
         display.show(Status(0.5, 1, 10, 1.0))
         display.show_evaluation(3, 0, 1)
         display.close()
+        assert lost
+        lost.clear()
 
 
 def test_lines_come_at_every_tenth_and_after_five_seconds(clock):
