@@ -235,8 +235,9 @@ def report(runs):
         if not pairs:
             continue
         ratios = [a / b for a, b in pairs]
-        quartiles = statistics.quantiles(ratios, n=4, method="inclusive")
-        low, middle, high = quartiles if len(pairs) > 1 else ratios * 3
+        low = middle = high = ratios[0]
+        if len(ratios) > 1:
+            low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
         speeds = " | ".join(
             f"{statistics.median(x):,.0f}" for x in zip(*pairs, strict=True)
         )
