@@ -244,7 +244,7 @@ class TrainerConfig:
     # --- Summaries
     # Iterations between two summaries
     summary_interval: int = ranged(50, at_least=1)
-    # Summaries in every iteration of the first interval
+    # Summaries in every iteration of the first interval, 100 at most
     summarize_first_interval: bool = True
     # Steps of TensorBoard's curves; None: env_steps, iterations after offline training
     summary_axis: Literal["env_steps", "iterations"] | None = None

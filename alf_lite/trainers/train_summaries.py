@@ -26,15 +26,19 @@ _CHARTS = {
 }
 
 
+# Of the first interval: whoever asks for a summary once in a million iterations does
+# not want a million of them.
+_MOST_FIRST_SUMMARIES = 100
+
 # Of no interest beside other runs.
 _NOT_COMPARED = (".root_dir", ".random_seed")
 
 
 def is_due(iteration: int, config: TrainerConfig) -> bool:
     """Whether the iteration (the first is 1) is summarised."""
-    if config.summarize_first_interval and iteration <= config.summary_interval:
-        return True
-    return iteration % config.summary_interval == 0
+    interval = config.summary_interval
+    first = min(interval, _MOST_FIRST_SUMMARIES) * config.summarize_first_interval
+    return iteration <= first or iteration % interval == 0
 
 
 def axis(config: TrainerConfig) -> summary.Axis:

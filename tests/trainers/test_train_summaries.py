@@ -32,6 +32,12 @@ def test_summary_interval(interval, first, expected):
     assert due == expected
 
 
+def test_first_interval_ends_after_a_hundred_summaries():
+    config = TrainerConfig(num_iterations=10, summary_interval=250)
+    due = [i for i in range(1, 751) if train_summaries.is_due(i, config)]
+    assert due == [*range(1, 101), 250, 500, 750]
+
+
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory):
     root_dir = tmp_path_factory.mktemp("summaries")
