@@ -41,6 +41,10 @@ class PredictActor:
     def act(self, time_step: TimeStep) -> Nest:
         """The actions [B, ...] at the newest time steps [B, ...], untransformed."""
         time_step = moved(time_step, self._algorithm.device)
+        if self._algorithm.optional_entries:
+            rows = len(time_step.step_type)
+            observation = self._algorithm.completed(time_step.observation, rows)
+            time_step = time_step._replace(observation=observation)
         state = reset_state(self._state, self._initial_state, time_step.is_first())
         inputs, self._transform_state = self._algorithm.transform_timestep(
             time_step, self._transform_state
@@ -119,7 +123,10 @@ class TrainedPolicy:
         self._actor: PredictActor | None = None
         self._prev_action: Nest = ()
         self._leaves = [
-            (path, spec) for path, spec in nest.flatten_with_path(env.observation_spec)
+            (path, spec)
+            for path, spec in nest.flatten_with_path(
+                algorithm.needed(env.observation_spec)
+            )
         ]
 
     @property
@@ -169,6 +176,7 @@ class TrainedPolicy:
 
         Args:
             observation: as the environment gives it, with or without [B, ...] in front.
+                Entries that only critics see may be left out.
             deterministic: the best action; False draws it from the policy.
 
         Returns:
@@ -209,6 +217,8 @@ class TrainedPolicy:
         time_step = self._time_step(tensors, rows)
         with self._undisturbed(draws=False), torch.inference_mode():
             state = self._algorithm.get_initial_transform_state(rows)
+            observation = self._algorithm.completed(time_step.observation, rows)
+            time_step = time_step._replace(observation=observation)
             inputs, _ = self._algorithm.transform_timestep(time_step, state)
             return algorithm._policy(inputs.observation)[0]
 
@@ -297,7 +307,8 @@ class TrainedPolicy:
 
     def _to_tensors(self, observation: Nest) -> tuple[Nest, int | None]:
         """The observation [B, ...], and B; None if it was a single one."""
-        spec = self._env.observation_spec
+        spec = self._algorithm.needed(self._env.observation_spec)
+        observation = self._algorithm.needed(observation)
         if isinstance(spec, TensorSpec):
             arrays = [observation]
         else:

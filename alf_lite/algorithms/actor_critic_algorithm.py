@@ -128,6 +128,8 @@ class ActorCriticAlgorithm(RLAlgorithm):
         advantage_clip: Scheduled | None = None,
         max_policy_kl: float | None = None,
         action_mask_key: str | None = None,
+        actor_observation_keys: Sequence[str] | None = None,
+        critic_observation_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the value network.
@@ -149,6 +151,10 @@ class ActorCriticAlgorithm(RLAlgorithm):
                 may move the policy by; the rest of it is taken back. None: no limit.
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The networks do not see it.
+            actor_observation_keys: of the entries of a dict of observations that the
+                actor sees, and acting needs (Pinto et al. 2017, arXiv:1710.06542);
+                None: all.
+            critic_observation_keys: of those that the value network sees.
             **kwargs: see :class:`RLAlgorithm`.
 
         Raises:
@@ -159,7 +165,10 @@ class ActorCriticAlgorithm(RLAlgorithm):
         check_positive(advantage_clip=advantage_clip, max_policy_kl=max_policy_kl)
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
         super().__init__(observation_spec, action_spec, is_on_policy=True, **kwargs)
-        self._policy = Policy(actor_network_ctor, action_spec, mask)
+        seen = mask.showing(actor_observation_keys, "actor_observation_keys")
+        self._policy = Policy(actor_network_ctor, action_spec, seen)
+        self.unseen_entries = seen.unused
+        mask = mask.showing(critic_observation_keys, "critic_observation_keys")
         states = ActorCriticState(actor=self._policy.state_spec)
         self._predict_state_spec = states
         if not self._is_eval:
@@ -171,7 +180,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
             )
             states = states._replace(value=self._value_network.state_spec)
         self._train_state_spec = self._rollout_state_spec = states
-        self._is_masked = mask.exists
+        self._value_mask = mask
         set_coefficients(
             self,
             _gamma=gamma,
@@ -255,9 +264,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
 
     def _value(self, observation: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """V(s), [B] or [B, D], and the new state."""
-        if self._is_masked:
-            observation = self._policy.mask.remaining(observation)
-        return self._value_network(observation, state)
+        return self._value_network(self._value_mask.remaining(observation), state)
 
     # Learning
 

@@ -21,7 +21,7 @@ own steps that is an expert's action, if the environment reports one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -82,6 +82,7 @@ class BcAlgorithm(RLAlgorithm):
         entropy_regularization: Scheduled = 0.0,
         action_margin: float = 1e-3,
         action_mask_key: str | None = None,
+        actor_observation_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the actor.
@@ -100,6 +101,8 @@ class BcAlgorithm(RLAlgorithm):
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The network does not see it. An action that the
                 mask rules out is not imitated.
+            actor_observation_keys: of the entries of a dict of observations that the
+                network sees; None: all.
             **kwargs: see :class:`RLAlgorithm`. Rewards are not used, except that
                 ``reward_weights`` weigh those that evaluations report.
 
@@ -113,17 +116,19 @@ class BcAlgorithm(RLAlgorithm):
                 "entropy_regularization = 0 or deterministic = False."
             )
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
+        seen = mask.showing(actor_observation_keys, "actor_observation_keys")
         boxes = _boxes(action_spec) if deterministic else None
         policy: Policy | DeterministicPolicy
         if boxes is not None:
             ctor: Callable[..., Network] = actor_network_ctor or ActorNetwork
-            policy = DeterministicPolicy(ctor, observation_spec, boxes)
+            policy = DeterministicPolicy(ctor, seen, boxes)
         else:
-            policy = Policy(actor_network_ctor or NormalActorNetwork, action_spec, mask)
+            policy = Policy(actor_network_ctor or NormalActorNetwork, action_spec, seen)
         super().__init__(observation_spec, action_spec, is_on_policy=False, **kwargs)
         self._train_state_spec = self._rollout_state_spec = policy.state_spec
         self._predict_state_spec = policy.state_spec
         transitions.check_windows(self._config, 1)
+        self.unseen_entries = seen.unused
         self._mask = mask
         self._boxes = boxes  # None if the policy is stochastic
         self._recorded = RecordedActions(action_spec, mask, action_margin)

@@ -210,6 +210,8 @@ class Composition(RLAlgorithm):
             setattr(self, name, getattr(rl, name))
         self.has_offline_loss = any(part.has_offline_loss for part in parts)
         self.overwrite_policy_output |= rl.overwrite_policy_output
+        if not self._acting:  # which may look at anything
+            self.unseen_entries = rl.unseen_entries
         if self._is_alone:
             self._train_state_spec = rl.train_state_spec
             self._rollout_state_spec = rl.rollout_state_spec

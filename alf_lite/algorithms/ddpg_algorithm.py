@@ -147,9 +147,7 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
     def _make_policy(
         self, actor_network_ctor: Callable[..., Network]
     ) -> DeterministicPolicy:
-        return DeterministicPolicy(
-            actor_network_ctor, self.observation_spec, self._actions
-        )
+        return DeterministicPolicy(actor_network_ctor, self._actor_mask, self._actions)
 
     def _critic_output_shape(self) -> tuple[int, ...]:
         return tuple(self.reward_spec.shape)

@@ -135,8 +135,9 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
         set_coefficients(self, _expectile=expectile, _beta=beta, _max_weight=max_weight)
         states = IqlState(*self.train_state_spec)
         if not self._is_eval:
+            shape = tuple(self.reward_spec.shape)
             self._value_network = make_critic_network(
-                *(value_network_ctor, self._mask, 0, 1, tuple(self.reward_spec.shape)),
+                *(value_network_ctor, self._critic_mask, 0, 1, shape),
                 what="value_network_ctor",
             )
             self._claim(value_optimizer, self._value_network)

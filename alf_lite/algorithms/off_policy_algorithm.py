@@ -8,7 +8,7 @@ a :class:`PathwiseActorCriticAlgorithm` climbs the slope of its critics.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from torch import Tensor, nn
@@ -210,6 +210,8 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         actor_network_ctor: Callable[..., Network],
         critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
         num_critics: int = 2,
+        actor_observation_keys: Sequence[str] | None = None,
+        critic_observation_keys: Sequence[str] | None = None,
         actor_optimizer: Optimizer | None = None,
         critic_optimizer: Optimizer | None = None,
         **kwargs: Any,
@@ -223,6 +225,10 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
             critic_network_ctor: called as ``ctor(observation_spec, vector_size,
                 num_critics, output_shape)``; see :class:`CriticNetwork`.
             num_critics: n; the smallest of them is believed.
+            actor_observation_keys: of the entries of a dict of observations that the
+                actor sees, and acting needs (Pinto et al. 2017, arXiv:1710.06542);
+                None: all.
+            critic_observation_keys: of those that the critics see.
             actor_optimizer: of the actor; None: ``optimizer`` trains it, too.
             critic_optimizer: of the critics; as above.
             **kwargs: see :class:`OffPolicyAlgorithm`.
@@ -231,6 +237,13 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
             ValueError: if the action is not supported or a coefficient is out of range.
         """
         super().__init__(observation_spec, action_spec, **kwargs)
+        self._actor_mask, self._critic_mask = (
+            self._mask.showing(keys, f"{part}_observation_keys")
+            for part, keys in (
+                ("actor", actor_observation_keys),
+                ("critic", critic_observation_keys),
+            )
+        )
         self._network_ctors = (
             functools.partial(self._make_policy, actor_network_ctor),
             functools.partial(
@@ -246,6 +259,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         make_policy, make_critic_network = self._network_ctors
         of_actor, of_critics = self._own_optimizers
         self._policy = make_policy()
+        self.unseen_entries = self._policy.mask.unused
         self._actor_updates = UpdateCounter(
             actor_update_period, name="actor_update_period"
         )
@@ -271,14 +285,14 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
     def _make_policy(
         self, actor_network_ctor: Callable[..., Network]
     ) -> Policy | DeterministicPolicy:
-        return Policy(actor_network_ctor, self.action_spec, self._mask)
+        return Policy(actor_network_ctor, self.action_spec, self._actor_mask)
 
     def _make_critic_network(self, ctor: Callable[..., Any], num_critics: int) -> Any:
         shape = self._critic_output_shape()
         if self._return_model is not None:
             shape = (*shape, self._return_model.num_outputs)
         size = self._actions.vector_size
-        return make_critic_network(ctor, self._mask, size, num_critics, shape)
+        return make_critic_network(ctor, self._critic_mask, size, num_critics, shape)
 
     def _critic_output_shape(self) -> tuple[int, ...]:
         """Of one critic: a value of every joint value of the discrete parts."""

@@ -5,7 +5,7 @@ Who collects, stores and updates knows an algorithm by this class, and no run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -61,9 +61,11 @@ class RLContract(Algorithm):
     # Off-policy: whether new windows get the priority of priority_of_new_steps
     prioritizes_new_steps: bool = False
 
-    # Random actions (``TrainerConfig.initial_random_policy``) do without a call of
-    # ``rollout_step``: it is dear, and its state and info are not needed then.
+    # Random actions need no ``rollout_step``, which is dear, nor its state and info.
     skips_rollout_of_random_steps: bool = False
+
+    # Entries of a dict of observations that ``predict_step`` does not look at
+    unseen_entries: frozenset[str] = frozenset()
 
     # How it is published, for confs that leave that out
     default_settings: ClassVar[DefaultSettings] = DefaultSettings()
@@ -94,9 +96,8 @@ class RLContract(Algorithm):
         )
         self._reward_weights = make_reward_weights(reward_spec, reward_weights)
         # Replaced afterwards if the configuration names transformers.
-        self.data_transformer: DataTransformer = IdentityDataTransformer(
-            observation_spec
-        )
+        unchanged = IdentityDataTransformer(observation_spec)
+        self.data_transformer: DataTransformer = unchanged
         self.progress = Progress()  # of the root, in all algorithms below it
         self._attributes_of_modules: list[dict[str, Any]] | None = None
 
@@ -246,6 +247,26 @@ class RLContract(Algorithm):
         if transformer.is_identity:
             return time_step, state
         return transformer.transform_timestep(time_step, state)
+
+    @property
+    def optional_entries(self) -> frozenset[str]:
+        """Entries of a dict of raw observations that acting does without."""
+        apart = self.data_transformer.keeps_entries_apart
+        return self.unseen_entries if apart else frozenset()
+
+    def needed(self, entries: Nest) -> Nest:
+        """An observation, or its spec, without the optional entries."""
+        if not (optional := self.optional_entries) or not isinstance(entries, Mapping):
+            return entries
+        return {key: value for key, value in entries.items() if key not in optional}
+
+    def completed(self, observation: Nest, num_rows: int) -> Nest:
+        """A raw observation [B, ...] with zeros for optional entries that it lacks."""
+        if not (optional := self.optional_entries):
+            return observation
+        spec = self.data_transformer.observation_spec
+        lacking = {key: spec[key] for key in optional - observation.keys()}
+        return {**observation, **self._zeros(lacking, num_rows)}
 
     def get_initial_transform_state(self, batch_size: int) -> Nest:
         return self._zeros(self.data_transformer.state_spec, batch_size)

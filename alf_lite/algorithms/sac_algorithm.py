@@ -182,7 +182,7 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
             return
         boxes = self._policy.differentiable_boxes()
         self._prior = make_prior(
-            *(prior_actor_ctor, self.action_spec, self._mask),
+            *(prior_actor_ctor, self.action_spec, self._actor_mask),
             *(prior_checkpoint, target_kld_per_dim, target_entropy),
         )
         if self._prior is not None:

@@ -203,7 +203,7 @@ class TaacAlgorithm(PathwiseActorCriticAlgorithm):
 
     def _make_policy(self, actor_network_ctor: Callable[..., Network]) -> Policy:
         vector = TensorSpec((self._actions.vector_size,))
-        spec = {"observation": self.observation_spec, "prev_action": vector}
+        spec = {"observation": self._actor_mask.remaining_spec, "prev_action": vector}
         mask = ActionMask(spec, self.action_spec, None)
         return Policy(actor_network_ctor, self.action_spec, mask)
 
@@ -247,7 +247,8 @@ class TaacAlgorithm(PathwiseActorCriticAlgorithm):
     def _propose(self, observation: Nest, before: Nest) -> Nest:
         """π(·|s, a⁻)."""
         vector = self._actions.to_vector(before)
-        policy, _ = self._policy({"observation": observation, "prev_action": vector})
+        seen = self._actor_mask.remaining(observation)
+        policy, _ = self._policy({"observation": seen, "prev_action": vector})
         return policy
 
     def _pair(

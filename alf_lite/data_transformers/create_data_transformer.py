@@ -53,6 +53,7 @@ class SequentialDataTransformer(DataTransformer):
         super().__init__(observation_spec, reward_spec)
         self.transformed_observation_spec = spec
         self.state_spec = tuple(t.state_spec for t in in_order)
+        self.keeps_entries_apart = all(t.keeps_entries_apart for t in in_order)
         self.has_statistics = any(t.has_statistics for t in in_order)
         self.num_history_steps = sum(t.num_history_steps for t in in_order)
         self.needs_replay = any(t.needs_replay for t in in_order)

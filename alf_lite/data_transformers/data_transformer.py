@@ -107,6 +107,10 @@ class DataTransformer(nn.Module, ABC):
     stage: ClassVar[TransformStage] = TransformStage.SINGLE_STEP
     is_identity: ClassVar[bool] = False  # nobody needs to call it then
 
+    # Whether an entry of a dict of observations stays under its key, and nothing else
+    # is made of it: acting can do without those that its networks do not see.
+    keeps_entries_apart: bool = False
+
     has_statistics: bool = False  # whether observe() changes anything
     num_history_steps: int = 0  # before a window, that transform_experience() reads
     needs_replay: bool = False  # whether it only changes what is drawn from replay
@@ -244,11 +248,12 @@ class IdentityDataTransformer(SingleStepTransformer):
     """Changes nothing and copies nothing."""
 
     is_identity = True
+    keeps_entries_apart = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Whoever derives from it changes something."""
         super().__init_subclass__(**kwargs)
-        cls.is_identity = False
+        cls.is_identity = cls.keeps_entries_apart = False
 
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step

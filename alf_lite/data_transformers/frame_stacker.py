@@ -48,6 +48,7 @@ class FrameStacker(DataTransformer):
     """
 
     stage = TransformStage.HISTORY
+    keeps_entries_apart = True
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class StatisticsTransformer(SingleStepTransformer):
         ConfigError: if ``clipping`` or ``update_mode`` is out of range.
     """
 
+    keeps_entries_apart = True
     normalizer: Normalizer
 
     def __init__(

@@ -37,6 +37,7 @@ class UntransformedTimeStep(SingleStepTransformer):
     """
 
     stage = TransformStage.KEEP_RAW
+    keeps_entries_apart = True
 
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step._replace(untransformed=time_step)
@@ -47,6 +48,8 @@ class UntransformedTimeStep(SingleStepTransformer):
 
 class RewardTransformer(SingleStepTransformer):
     """A transformer that changes the reward and nothing else."""
+
+    keeps_entries_apart = True
 
     @abstractmethod
     def transform_reward(self, reward: Tensor) -> Tensor:
@@ -130,6 +133,8 @@ class LifeLossDiscount(SingleStepTransformer):
         info_key: of the ``env_info`` that is not 0 where a life is lost.
     """
 
+    keeps_entries_apart = True
+
     def __init__(self, *args: Any, info_key: str = "life_lost", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._info_key = info_key
@@ -164,6 +169,8 @@ class IgnoreTermination(SingleStepTransformer):
     Raises:
         ConfigError: if the discount is no such number.
     """
+
+    keeps_entries_apart = True
 
     def __init__(
         self,
@@ -225,6 +232,8 @@ class ImageScaleTransformer(SingleStepTransformer):
     Raises:
         ConfigError: if a field does not exist or is not uint8, or there is none.
     """
+
+    keeps_entries_apart = True
 
     def __init__(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -67,7 +69,8 @@ class ActionMask:
     ) -> None:
         self._key = key
         self.exists = key is not None  # whether there is a mask at all
-        self._is_visible = visible_to_networks
+        # Entries that the networks do not see
+        self.hidden = frozenset([] if key is None or visible_to_networks else [key])
         self.observation_spec = self.remaining_spec = observation_spec
         if key is None:
             return
@@ -98,11 +101,48 @@ class ActionMask:
                 "ActionMask.visible_to_networks = True, or observe a constant."
             )
 
+    def showing(self, keys: Sequence[str] | None, setting: str) -> Self:
+        """The same for networks that see only some entries of what remains.
+
+        Args:
+            keys: of the entries; None: all.
+            setting: that named them, for messages.
+
+        Raises:
+            ConfigError: if there is no such entry.
+        """
+        if keys is None:
+            return self
+        spec = self.remaining_spec
+        names = list(spec) if isinstance(spec, dict) else []
+        wrong = [keys] if isinstance(keys, str) else [k for k in keys if k not in names]
+        if wrong or not keys:
+            raise ConfigError(
+                f"{setting}: expected a list of entries of a dict of observations, "
+                f"which has {names or f'none: {spec}'}, got {keys!r}."
+                f"{did_you_mean(str(*wrong[:1]), names)} Elements of a vector "
+                "are left out by SelectedElements."
+            )
+        view = copy.copy(self)
+        view.hidden = self.hidden | {name for name in names if name not in keys}
+        view.remaining_spec = view.remaining(self.observation_spec)
+        return view
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the networks see all there is, and all actions are allowed."""
+        return not (self.exists or self.hidden)
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The entries that neither the networks nor the mask are made of."""
+        return self.hidden - {self._key}
+
     def remaining(self, entries: Nest) -> Nest:
         """The observation, or its spec, as the networks see it."""
-        if self._key is None or self._is_visible:
+        if not self.hidden:
             return entries
-        return {key: value for key, value in entries.items() if key != self._key}
+        return {key: value for key, value in entries.items() if key not in self.hidden}
 
     def split(self, observation: Nest) -> tuple[Nest, Tensor | None]:
         """Observations [B, ...] → (those for the networks, mask [B, num_values] bool).
@@ -110,7 +150,7 @@ class ActionMask:
         The mask is None if there is no key.
         """
         if self._key is None:
-            return observation, None
+            return self.remaining(observation), None
         leaves = [
             _as_vector(leaf.bool(), num_dims)
             for leaf, num_dims in zip(

@@ -241,9 +241,10 @@ def _mean_loss(
     chains = _chains_of(algorithm)
     if chains is None or not fast.may_make_node():
         return None
-    observation, allowed = algorithm._policy.mask.split(observation)
+    seen, allowed = algorithm._policy.mask.split(observation)
     policy, value = chains
-    x, y = (chain.prepared(observation) for chain in chains)
+    x = policy.prepared(seen)
+    y = value.prepared(algorithm._value_mask.remaining(observation))
     if x is None or y is None or not fast.may_use_numpy(x):
         return None
     likelihood = likelihood_of(algorithm._policy.network._head, action, allowed)

@@ -27,7 +27,7 @@ class FoldedEnvironment(GameEnvironment):
     * ``agent``: which one it is, one-hot [N],
     * ``team``: what all of them observe, or the state that the game tells: for a value
       network that sees more than the actor (MAPPO; Yu et al. 2022, arXiv:2103.01955).
-      A network that shall not see an entry leaves it out, as ``SelectedElements`` does;
+      ``actor_observation_keys`` says what the actor sees;
       without ``team`` it is independent PPO,
     * ``action_mask``: if the game has one, in the observations or in the infos.
 

@@ -94,7 +94,8 @@ class SelectedElements(nn.Module):
     """Passes on some elements of a leaf: the network does not see the others.
 
     An actor that sees less than its critic (Pinto et al. 2017, arXiv:1710.06542) has it
-    as a preprocessor of what only the simulation knows.
+    as a preprocessor of what only the simulation knows. Acting still needs the leaf; it
+    does without entries that ``actor_observation_keys`` of an algorithm leaves out.
 
     Args:
         input_spec: of the leaf, one vector or number.

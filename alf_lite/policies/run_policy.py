@@ -19,6 +19,7 @@ from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
 from alf_lite.config.reader import split_statements
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.specs_only_environment import from_saved_spaces
 from alf_lite.errors import ConfigError
 from alf_lite.runs import training_state
 from alf_lite.runs.directory import GIVEN_IN_PYTHON, USER_CONFIG, RunDirectory
@@ -264,10 +265,33 @@ def build_policy(
         CheckpointError: if the checkpoint is of another algorithm or other specs.
     """
     with config_files.gin_errors():
-        algorithm = create_algorithm(config, env, is_eval=True)
+        trained_env = _with_all_entries(env, loaded)
+        algorithm = create_algorithm(config, trained_env, is_eval=True)
+    optional = algorithm.optional_entries
+    left_out = _keys(trained_env) - _keys(env) - optional
+    if left_out:
+        raise ConfigError(
+            f"{env.name} does not observe {sorted(left_out)}, which the policy of "
+            f"{loaded.path} acts on. It does without {sorted(optional)}."
+        )
     training_state.check_fingerprint(algorithm, loaded)
     training_state.load_policy(algorithm, loaded, for_training=False)
     return algorithm
+
+
+def _with_all_entries(env: Environment, loaded: LoadedCheckpoint) -> Environment:
+    """``env``, or what it was in training, if it observes only a part of that now."""
+    saved = loaded.metadata.get("environment")
+    if not isinstance(saved, dict) or not _keys(env):
+        return env
+    trained = from_saved_spaces(saved)
+    return trained if _keys(env) < _keys(trained) else env
+
+
+def _keys(env: Environment) -> frozenset[str]:
+    """Of a dict of observations."""
+    spec = env.observation_spec
+    return frozenset(spec if isinstance(spec, dict) else ())
 
 
 def build_untrained(config: TrainerConfig, env: Environment) -> RLAlgorithm:

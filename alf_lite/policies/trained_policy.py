@@ -167,7 +167,9 @@ def _check_specs(policy: TrainedPolicy, env: Environment) -> None:
     """Raises ConfigError if a policy acts on other observations or actions."""
     kinds = ("observation", "action")
     wanted, found = (
-        training_state.described_specs({k: getattr(e, f"{k}_spec") for k in kinds})
+        training_state.described_specs(
+            {k: policy.algorithm.needed(getattr(e, f"{k}_spec")) for k in kinds}
+        )
         for e in (policy, env)
     )
     lines = [

@@ -75,9 +75,13 @@ def watch(
     """
     generator = np.random.default_rng(seed)
     noise_ports = [port for port in graph.inputs if port.role == "noise"]
-    observed = list(values.observations.values())
-    acted = list(values.actions.values())
     algorithm = graph.algorithm
+    observed = [
+        leaf
+        for keys, leaf in values.observations.items()
+        if not algorithm.optional_entries.intersection(keys[:1])
+    ]
+    acted = list(values.actions.values())
     steps: list[WatchedStep] = []
     with _undisturbed(algorithm, seed):
         time_step = env.reset(seed) if env.can_step else None
@@ -92,7 +96,7 @@ def watch(
             steps.append(
                 WatchedStep(
                     time_step,
-                    _to_environment(observed, time_step.observation),
+                    _to_environment(observed, algorithm.needed(time_step.observation)),
                     [tensor.numpy() for tensor in noise],
                     _to_environment(acted, action),
                 )

@@ -86,11 +86,16 @@ class PolicyGraph(nn.Module):
     def __init__(self, algorithm: RLAlgorithm, values: RecordedValues) -> None:
         super().__init__()
         self.algorithm = algorithm
-        observation_leaves = SpaceTree(values.observation_space, "observation").leaves
+        observation_leaves = [
+            leaf
+            for leaf in SpaceTree(values.observation_space, "observation").leaves
+            if not algorithm.optional_entries.intersection(leaf.keys[:1])
+        ]
         action_leaves = SpaceTree(values.action_space, "action").leaves
         self._from_environment = list(map(_FromEnvironment, observation_leaves))
         self._to_environment = list(map(_ToEnvironment, action_leaves))
         env_spec = space_specs.observation_spec(values.observation_space)
+        env_spec = algorithm.needed(env_spec)
         self._observation_spec = env_spec
         specs = nest.flatten(env_spec)
         observations = [
@@ -154,7 +159,9 @@ class PolicyGraph(nn.Module):
                 self._from_environment, self.select(tensors, "observation"), strict=True
             )
         ]
-        observation = nest.pack_sequence_as(self._observation_spec, leaves)
+        observation = self.algorithm.completed(
+            nest.pack_sequence_as(self._observation_spec, leaves), num_rows
+        )
         states = self.select(tensors, "state")
         if states:
             [is_first] = self.select(tensors, "is_first")

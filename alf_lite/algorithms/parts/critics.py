@@ -193,7 +193,7 @@ def make_critic_network(
     *arguments: Any,
     what: str = "critic_network_ctor",
 ) -> Any:
-    """Critics for observations with a mask, which they do not see.
+    """Critics for observations of which they do not see a mask, or other entries.
 
     Args:
         network_ctor: called as ``ctor(observation_spec, vector_size, num_critics,
@@ -203,7 +203,7 @@ def make_critic_network(
         what: the parameter that named the constructor, for messages.
     """
     network = as_critic_network(network_ctor(mask.remaining_spec, *arguments), what)
-    return _WithoutMask(network, mask) if mask.exists else network
+    return network if mask.is_plain else _WithoutMask(network, mask)
 
 
 class _WithoutMask(Network):

@@ -37,7 +37,7 @@ class Policy(Network):
         network_ctor: called as ``ctor(observation_spec, action_spec)``, without the
             mask; builds a network from observations to a nest of distributions.
         action_spec: of one action.
-        mask: of the observations.
+        mask: of the observations; hides what the network does not see.
         ctor_name: of ``network_ctor`` in messages.
     """
 
@@ -56,14 +56,14 @@ class Policy(Network):
         self.mask = mask
         self._action_spec = action_spec
         self._ctor_name = ctor_name
-        self._is_masked = mask.exists
+        self._is_plain = mask.is_plain
         self._network = network
 
     @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (π(·|s), new state)."""
         network: Any = self._modules["_network"]  # faster than by attribute
-        if not self._is_masked:
+        if self._is_plain:
             return network(inputs, state)
         observation, allowed = self.mask.split(inputs)
         distribution, state = network(observation, state)
@@ -79,7 +79,7 @@ class Policy(Network):
     ) -> tuple[Nest, Tensor, Nest]:
         """π(·|s), the features [B, F] of a network that tells them, the new state."""
         network: Any = self._network
-        if not self._is_masked:
+        if self._is_plain:
             return network.with_features(observation, state)
         observation, allowed = self.mask.split(observation)
         distribution, features, state = network.with_features(observation, state)
@@ -211,35 +211,36 @@ class DeterministicPolicy(Network):
     Args:
         network_ctor: called as ``ctor(observation_spec, action_size)``; builds a
             network from observations to vectors.
-        observation_spec: of one observation.
+        mask: hides what the network does not see; it rules out nothing.
         actions: from vectors to actions.
     """
 
     def __init__(
         self,
         network_ctor: Callable[..., Any],
-        observation_spec: NestedTensorSpec,
+        mask: ActionMask,
         actions: BoxActions,
     ) -> None:
         size = actions.vector_size
         network = as_network(
-            network_ctor(observation_spec, size),
-            *(observation_spec, "actor_network_ctor", (size,)),
+            network_ctor(mask.remaining_spec, size),
+            *(mask.remaining_spec, "actor_network_ctor", (size,)),
         )
-        super().__init__(observation_spec, network.state_spec)
+        super().__init__(mask.observation_spec, network.state_spec)
+        self.mask = mask
         self._network = network
         self._actions = actions
 
     @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (μ(s) [B, action_size] in [-1, 1], new state)."""
-        return self._network(inputs, state)
+        return self._network(self.mask.remaining(inputs), state)
 
     def act(
         self, observation: Nest, state: Nest, epsilon: float = 0.0
     ) -> tuple[Nest, Nest]:
         """The action, whatever ``epsilon``, and the new state."""
-        vector, state = self._network(observation, state)
+        vector, state = self.forward(observation, state)
         return self._actions.to_action(vector), state
 
     def sample(self, observation: Nest, state: Nest) -> tuple[Nest, Nest]:
