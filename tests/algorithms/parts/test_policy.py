@@ -71,8 +71,9 @@ def test_acting_is_greedy_or_samples():
 
 
 def test_a_deterministic_policy_stretches_its_vectors_to_the_bounds():
-    boxes = BoxActions(BoundedTensorSpec((2,), torch.float32, -2.0, 6.0))
-    policy = DeterministicPolicy(ActorNetwork, STATE, boxes)
+    spec = BoundedTensorSpec((2,), torch.float32, -2.0, 6.0)
+    boxes = BoxActions(spec)
+    policy = DeterministicPolicy(ActorNetwork, ActionMask(STATE, spec, None), boxes)
     state = torch.randn(5, 2)
     vector, _ = policy(state)
     assert vector.abs().max() < 1
