@@ -151,10 +151,9 @@ class ActorCriticAlgorithm(RLAlgorithm):
                 may move the policy by; the rest of it is taken back. None: no limit.
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The networks do not see it.
-            actor_observation_keys: of the entries of a dict of observations that the
-                actor sees, and acting needs (Pinto et al. 2017, arXiv:1710.06542);
-                None: all.
-            critic_observation_keys: of those that the value network sees.
+            actor_observation_keys: of a dict of observations, what the actor sees, and
+                acting needs (Pinto et al. 2017, arXiv:1710.06542); None: all.
+            critic_observation_keys: what the value network sees.
             **kwargs: see :class:`RLAlgorithm`.
 
         Raises:
@@ -172,11 +171,10 @@ class ActorCriticAlgorithm(RLAlgorithm):
         states = ActorCriticState(actor=self._policy.state_spec)
         self._predict_state_spec = states
         if not self._is_eval:
-            network = value_network_ctor(mask.remaining_spec, self.reward_spec)
+            seen_spec, shape = mask.remaining_spec, tuple(self.reward_spec.shape)
+            network = value_network_ctor(seen_spec, self.reward_spec)
             self._value_network = as_network(
-                network,
-                *(mask.remaining_spec, "value_network_ctor"),
-                tuple(self.reward_spec.shape),
+                *(network, seen_spec, "value_network_ctor", shape)
             )
             states = states._replace(value=self._value_network.state_spec)
         self._train_state_spec = self._rollout_state_spec = states
@@ -189,9 +187,8 @@ class ActorCriticAlgorithm(RLAlgorithm):
             _value_loss_weight=value_loss_weight,
             _advantage_clip=advantage_clip,
         )
-        self._policy_gradient_loss = PolicyGradientLoss(
-            value_loss_weight, entropy_regularization
-        )
+        weights = value_loss_weight, entropy_regularization
+        self._policy_gradient_loss = PolicyGradientLoss(*weights)
         self._normalize_advantages = normalize_advantages
         self._return_streams: ReturnStreams | None = None
         self._trust_region: TrustRegion | None = None

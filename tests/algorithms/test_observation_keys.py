@@ -12,6 +12,7 @@ import torch
 
 import alf_lite
 from alf_lite import algorithms
+from alf_lite.bin import play
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import ConfigError
 from alf_lite.networks import (
@@ -23,6 +24,7 @@ from alf_lite.networks import (
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.trainers.trainer import Trainer
+from tests.fast.twins import without_twins
 
 SPEC = {"sensors": TensorSpec((2,)), "state": TensorSpec((3,))}
 BOX = BoundedTensorSpec((1,), torch.float32, -1, 1)
@@ -174,6 +176,25 @@ def test_it_learns_and_acts_on_sensors_alone(run):
     assert right[np.abs(signs) > 0.15].mean() > 0.95
 
 
+def trained_parameters(root_dir):
+    algorithm = algorithms.PPOAlgorithm(
+        env=alf_lite.create_environment(env_ctor=Arm, num_parallel_environments=4),
+        config=TrainerConfig(num_iterations=4, unroll_length=16, random_seed=0),
+        optimizer=Adam(lr=1e-3),
+        actor_observation_keys=["sensors"],
+        critic_observation_keys=["state"],
+    )
+    Trainer(algorithm, root_dir=root_dir).train()
+    return torch.cat([p.detach().flatten() for p in algorithm.parameters()])
+
+
+def test_the_loss_in_numpy_sees_the_same(tmp_path):
+    fast = trained_parameters(tmp_path / "fast")
+    with without_twins():
+        slow = trained_parameters(tmp_path / "slow")
+    torch.testing.assert_close(fast, slow, atol=1e-5, rtol=0)
+
+
 CONF = f"""
 create_environment.env_ctor = @{Arm.__module__}.Arm
 create_environment.num_parallel_environments = 2
@@ -208,3 +229,29 @@ def test_a_loaded_and_an_exported_policy_need_what_the_actor_sees(trained, tmp_p
         torch.from_numpy(sensors)[None]
     )
     np.testing.assert_allclose(exported[0].detach().numpy(), action, atol=1e-6)
+
+
+class Sensors(Arm):
+    def __init__(self):
+        super().__init__(tells_state=False)
+
+
+class Blind(Arm):
+    def __init__(self):
+        super().__init__()
+        box = self.observation_space["state"]
+        self.observation_space = gym.spaces.Dict({"state": box})
+
+
+@pytest.mark.parametrize("env_class", [Arm, Sensors, Blind])
+def test_it_plays_where_there_is_what_the_actor_sees(trained, env_class, capsys):
+    ctor = f"@{Arm.__module__}.{env_class.__name__}"
+    flags = ["--num_episodes=1", f"--gin_param=create_environment.env_ctor = {ctor}"]
+    code = play.main([f"--root_dir={trained}", *flags])
+    captured = capsys.readouterr()
+    if env_class is Blind:
+        assert code != 0
+        assert "does not observe ['sensors'], which the policy" in captured.err
+    else:
+        assert code == 0
+        assert "10 steps" in captured.out
