@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all the
 if TYPE_CHECKING:
     from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Loaded when they are asked for: a program that only shows its help needs none.
 _MODULES = {
@@ -61,6 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    name = exports.current_name(name)
     if name in _MODULES:
         return getattr(import_module(f"alf_lite.{_MODULES[name]}"), name)
     if name.endswith("Algorithm"):  # every file of algorithms/ is offered

@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 
 # What few programs need is imported inside the functions.
 
+# Old → new: modules, classes, functions, and settings as ``Owner.parameter``. The old
+# ones stand for the new ones until the minor version after the one that renamed them.
+RENAMED = {"alf_lite.trainers.tracking_hooks": "alf_lite.tools.tracking_hooks"}
+
+
+def current_name(name: str) -> str:
+    """What ``name`` is called now; a FutureWarning if that is something else."""
+    new = RENAMED.get(name, name)
+    if new != name:
+        import warnings
+
+        text = f"{name!r} is called {new!r} now. The next minor version refuses it."
+        warnings.warn(text, FutureWarning, stacklevel=3)
+    return new
+
 
 @cache
 def public_names(package: str) -> dict[str, str]:
@@ -43,6 +58,7 @@ def load_public(package: str, name: str) -> Any:
     if is_module(package, name):
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     names = public_names(package)
+    name = current_name(name)
     if name not in names:
         raise no_such_name(package, name, list(names))
     return getattr(importlib.import_module(names[name]), name)

@@ -1,4 +1,4 @@
-"""Shares a policy: ``python -m alf_lite.bin.push runs/ppo user/name``."""
+"""Shares a policy: ``alf_lite push --root_dir=runs/ppo --to=user/name``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from absl.flags import FlagValues
 
 from alf_lite.bin.program import CHECKPOINT, MAX_SEED, Flag, Program, checkpoint_of_flag
+from alf_lite.errors import ConfigError
 
 FLAGS = (
     Flag(
@@ -19,17 +20,24 @@ FLAGS = (
         "to",
         "user/name on the hub, made if it is not there. Needs pip install "
         "'alf_lite[hub]', and `hf auth login` before.",
-        required="under which name, such as user/ppo-cartpole?",
+        kind=str,
+        excludes="output",
+    ),
+    Flag(
+        "output",
+        "Write what would be uploaded into this folder, which load_policy takes, and "
+        "upload nothing.",
+        kind=str,
     ),
     CHECKPOINT,
     Flag("num_episodes", "Episodes of the evaluation on the card.", default=20, low=1),
     Flag(
         "video",
-        "Upload a video of the worst, the median and the best episode. Needs pip "
+        "Add a video of the worst, the median and the best episode. Needs pip "
         "install 'alf_lite[video]'.",
         default=False,
     ),
-    Flag("private", "Nobody else sees it.", default=False),
+    Flag("private", "Nobody else sees it.", default=False, needs="to"),
     Flag("seed", "Seed of the episodes.", default=0, low=0, high=MAX_SEED),
 )
 
@@ -40,18 +48,29 @@ def push(values: FlagValues) -> int:
 
     from alf_lite.tools import report, sharing
 
-    result = sharing.push_policy(
-        values.root_dir,
-        values.to,
-        checkpoint=checkpoint,
-        num_episodes=values.num_episodes,
-        video=values.video,
-        private=values.private,
-        seed=values.seed,
-    )
-    print("\n".join(report.evaluation_lines(result.evaluation)))
-    print(f"Shared:       {result.address} ({len(result.files)} files)")
-    print(f'Load it:      alf_lite.load_policy("{result.name}")')
+    options = {
+        "checkpoint": checkpoint,
+        "num_episodes": values.num_episodes,
+        "video": values.video,
+        "seed": values.seed,
+    }
+    if values.output:
+        evaluation = sharing.pack_policy(values.root_dir, values.output, **options)
+        name, where = values.output, f"Written:      {values.output}"
+    elif values.to:
+        result = sharing.push_policy(
+            values.root_dir, values.to, private=values.private, **options
+        )
+        name, evaluation = result.name, result.evaluation
+        where = f"Shared:       {result.address} ({len(result.files)} files)"
+    else:
+        raise ConfigError(
+            "where should it go? --to=user/ppo-cartpole uploads it, --output=FOLDER "
+            "writes it there."
+        )
+    print("\n".join(report.evaluation_lines(evaluation)))
+    print(where)
+    print(f'Load it:      alf_lite.load_policy("{name}")')
     return 0
 
 
@@ -61,6 +80,7 @@ PROGRAM = Program(
     examples=(
         "--root_dir=runs/ppo --to=user/ppo-cartpole",
         "--root_dir=runs/ppo --to=user/ppo-cartpole --checkpoint=best --video",
+        "--root_dir=runs/ppo --output=policies/ppo_cart_pole",
     ),
     flags=FLAGS,
     run=push,

@@ -16,6 +16,7 @@ from gin import utils as gin_utils
 
 from alf_lite.config import configurables
 from alf_lite.errors import AlfLiteError, did_you_mean
+from alf_lite.exports import RENAMED
 
 _LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
 _NEEDS_QUOTES = "strings need quotes"
@@ -327,7 +328,7 @@ def _renamed_parameter(selector: str, parameter: str) -> str | None:
         return None
     owner = configurables.short_name(selector)
     known = configurables.parameter_names(configurables.target(selector)) or []
-    answers = names_elsewhere()["parameters"]
+    answers = {**names_elsewhere()["parameters"], **RENAMED}
     here = answers.get(f"{owner}.{parameter}", answers.get(parameter))
     if here is None:
         return None

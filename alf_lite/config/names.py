@@ -29,6 +29,7 @@ from alf_lite.border import CONFIG, read_text
 from alf_lite.config import configurables
 from alf_lite.config import errors as config_errors
 from alf_lite.errors import ConfigError, did_you_mean
+from alf_lite.exports import current_name
 
 # How a module of the library registers what is defined in the next line.
 _DECORATED = re.compile(
@@ -44,6 +45,7 @@ def complete_name(name: str) -> str:
     Raises:
         ConfigError: if there is none, several, or importing it fails.
     """
+    name = current_name(name)
     if configurables.imported_by_name(name) is not None:
         return _imported_name(name)  # may have been defined anew
     found = configurables.matches(name)
@@ -55,10 +57,6 @@ def complete_name(name: str) -> str:
     if found or "." not in name:
         raise ConfigError(config_errors.unknown_configurable(name, shipped()))
     return _imported_name(name)
-
-
-# What runs of earlier versions import by another name
-MOVED = {"alf_lite.trainers.tracking_hooks": "alf_lite.tools.tracking_hooks"}
 
 
 _stranger: str | None = None  # whose conf is being read, if it is a stranger's

@@ -26,6 +26,7 @@ from alf_lite.config import names as config_names
 from alf_lite.config import values as config_values
 from alf_lite.config.bindings import MACRO, Binding, BindingKey
 from alf_lite.errors import ConfigError
+from alf_lite.exports import current_name
 
 COMMAND_LINE = "--gin_param"
 
@@ -141,7 +142,7 @@ class ConfigReader:
                 "gin's dynamic registration is not supported. Write the full name "
                 "instead: `@some.module.name`."
             )
-        now = config_names.MOVED.get(module, module)
+        now = current_name(module)
         source, module = source.replace(module, now), now
         config_names.import_module(module)
         gin.parse_config(source)  # remembers it for the operative config
@@ -240,7 +241,11 @@ def _binding_key(scope: str, name: str, parameter: str) -> BindingKey:
     selector = config_names.complete_name(name)
     known = configurables.parameter_names(configurables.target(selector))
     if known is not None and parameter not in known:
-        raise ConfigError(config_errors.unknown_parameter(selector, parameter))
+        owner = configurables.short_name(selector)
+        new = current_name(f"{owner}.{parameter}").removeprefix(f"{owner}.")
+        if new not in known:
+            raise ConfigError(config_errors.unknown_parameter(selector, parameter))
+        parameter = new
     return BindingKey(scope, selector, parameter)
 
 

@@ -44,6 +44,10 @@ class Game(abc.ABC):
     def initial(self, number: int, rng: Rng) -> State:
         """``number`` games that begin; what chance decides is drawn from ``rng``."""
 
+    def starts(self) -> State:
+        """The states in which games begin, all as likely; one if chance has no say."""
+        return self.initial(1, np.random.default_rng(0))
+
     @abc.abstractmethod
     def moves(self, state: State) -> np.ndarray:
         """[N, P] bool: who chooses now; nobody where the game is over."""

@@ -37,14 +37,15 @@ class GameTree:
 
     Args:
         game: whose moves are not left to chance.
-        starts: the states in which it begins, all equally likely; None if there is one.
+        starts: the states in which it begins, all equally likely; those of the game by
+            default, such as all deals of the cards.
     """
 
     def __init__(self, game: Game, starts: State | None = None) -> None:
         self._game = game
         self._levels: list[_Level] = []
         rng = np.random.default_rng(0)
-        state = game.initial(1, rng) if starts is None else starts
+        state = game.starts() if starts is None else starts
         while len(state[0]):
             mover = game.moves(state).argmax(1)
             legal = game.legal(state, mover)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -112,6 +113,10 @@ class KuhnPoker(Game):
     def initial(self, number: int, rng: Rng) -> KuhnState:
         cards = rng.permuted(np.tile(np.arange(3), (number, 1)), axis=1)[:, :2]
         return KuhnState(cards, np.full((number, 3), -1))
+
+    def starts(self) -> KuhnState:
+        cards = np.array(list(itertools.permutations(range(3), 2)))
+        return KuhnState(cards, np.full((6, 3), -1))
 
     def moves(self, state: KuhnState) -> np.ndarray:
         first, second, third = state.history.T

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
+
 import alf_lite
 from alf_lite.checkpoints import files as checkpoint_files
 from alf_lite.errors import ConfigError, needs_extra
@@ -73,9 +75,8 @@ def push_policy(
         from huggingface_hub import HfApi
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        evaluation = pack(
-            run, folder, repository, checkpoint, num_episodes, video, seed
-        )
+        options = (checkpoint, num_episodes, video, seed)
+        evaluation = pack_policy(run, folder, f"{SCHEME}{repository}", *options)
         files = [p.relative_to(folder) for p in folder.rglob("*") if p.is_file()]
         with reaching_the_hub(f"{SCHEME}{repository}"):
             api = HfApi()
@@ -91,16 +92,37 @@ def push_policy(
     return PushResult(f"{SCHEME}{repository}", str(address), evaluation, names)
 
 
-def pack(
+def pack_policy(
     run: str | os.PathLike[str],
-    folder: Path,
-    repository: str,
+    folder: str | os.PathLike[str],
+    name: str | None = None,
     checkpoint: str | int = "latest",
     num_episodes: int = 20,
     video: bool = False,
     seed: int = 0,
 ) -> EvalResult:
-    """Writes into ``folder`` what :func:`push_policy` uploads."""
+    """Writes into a folder what :func:`push_policy` uploads; ``load_policy`` takes it.
+
+    Args:
+        run: the directory of the run. Its configuration is executed.
+        folder: is made, or is empty.
+        name: by which the card loads it; the folder by default.
+        checkpoint: "latest", "best" or a step.
+        num_episodes: of the evaluation.
+        video: of the worst, the median and the best episode; needs the extra ``video``.
+        seed: of the episodes.
+
+    Raises:
+        ConfigError: as of :func:`push_policy`, or if there are files in the folder.
+        CheckpointError: if the checkpoint cannot be used.
+        MissingExtraError: without the extra ``hub``, which writes the card.
+    """
+    with needs_extra("Sharing policies", "hub"):
+        import huggingface_hub  # noqa: F401 - before the episodes are played
+    name, folder = name or os.fspath(folder), Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} has files. Choose a folder that is new or empty.")
     directory = RunDirectory(run)
     conf = directory.read_user_config()
     if directory.earlier_record.get("given_in_python"):
@@ -122,24 +144,22 @@ def pack(
     (folder / USER_CONFIG).write_text(conf, encoding="utf-8")
     manifest = checkpoint_files.read_manifest(loaded.path)
     kept = {k: v for k, v in manifest.items() if k not in ("format", "schema", "files")}
-    name = training_state.ALGORITHM + ".pt"
+    file = training_state.ALGORITHM + ".pt"
     checkpoint_files.write(
         folder / "checkpoints" / loaded.path.name,
-        {name: (loaded.path / name).read_bytes()},
+        {file: (loaded.path / file).read_bytes()},
         kept | {"resumable": False, "best_score": None},
     )
     record = {k: v for k, v in directory.earlier_record.items() if k in _TOLD}
     text = json.dumps(record, indent=1) + "\n"
     (folder / RUN_FILE).write_text(text, encoding="utf-8")
-    card = _card(
-        repository, record, loaded.metadata, loaded.step, evaluation, conf, seed
-    )
+    card = _card(name, record, loaded.metadata, loaded.step, evaluation, conf, seed)
     (folder / "README.md").write_text(card, encoding="utf-8")
     return evaluation
 
 
 def _card(
-    repository: str,
+    name: str,
     record: Mapping[str, Any],
     metadata: Mapping[str, Any],
     step: int,
@@ -154,6 +174,9 @@ def _card(
     environment = (metadata.get("environment") or {}).get("name") or "environment"
     algorithm = metadata["algorithm"].removesuffix("Algorithm")
     score = f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}"
+    use = f'print(alf_lite.evaluate(policy, "{environment}").mean)'
+    if environment not in gymnasium.registry:  # a game, or of one's own
+        use = "policy.predict(observation)  # of one step, or of a batch"
     data = ModelCardData(
         library_name="alf_lite",
         tags=["reinforcement-learning", "deep-reinforcement-learning", environment],
@@ -181,11 +204,20 @@ def _card(
         "mean return": f"{evaluation.mean:.2f}{interval}",
         "of": f"{len(evaluation.returns)} episodes with the best actions, seed {seed}, "
         f"from {evaluation.min:.2f} to {evaluation.max:.2f}",
+        **{
+            f"against {g.opponent}, seat {g.seat}": f"won {g.won}, drawn {g.drawn}, "
+            f"lost {g.lost}"
+            for g in evaluation.games
+        },
         "trained": f"{trained} environment steps, {step} iterations, "
         f"conf {record.get('conf')}, seed {record.get('seed')}",
         "with": f"alf_lite {version}",
     }
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    if evaluation.games:
+        rows = {"score": f"{evaluation.score:+.3f} (mean outcome)", **rows}
+        del rows["mean return"]
+    table = "\n".join(f"| {row} | {value} |" for row, value in rows.items())
+    needs = "  # pip install 'alf_lite[hub]'" if name.startswith(SCHEME) else ""
     text = f"""# {algorithm} on {environment}
 
 | | |
@@ -195,8 +227,8 @@ def _card(
 ```python
 import alf_lite
 
-policy = alf_lite.load_policy("{SCHEME}{repository}")  # pip install 'alf_lite[hub]'
-print(alf_lite.evaluate(policy, "{environment}").mean)
+policy = alf_lite.load_policy("{name}"){needs}
+{use}
 ```
 
 The configuration, with which `alf_lite train --conf=user.gin` trains it again:

@@ -12,6 +12,8 @@ import gin
 import gymnasium
 import pytest
 
+import alf_lite
+from alf_lite import exports
 from alf_lite.bin import play, train
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
@@ -220,11 +222,33 @@ def test_what_the_library_has_needs_no_import():
 
 
 def test_a_module_that_has_moved_is_found_by_its_earlier_name():
-    config_files.parse_config(
-        None, ["import alf_lite.trainers.tracking_hooks\nWandbHook.project = 'p'"]
-    )
+    conf = "import alf_lite.trainers.tracking_hooks\nWandbHook.project = 'p'"
+    with pytest.warns(FutureWarning, match="is called 'alf_lite.tools.tracking_hooks'"):
+        config_files.parse_config(None, [conf])
     text = config_files.user_config_text()
     assert "import alf_lite.tools.tracking_hooks\n" in text
+
+
+def test_an_earlier_name_stands_for_the_new_one_and_warns(monkeypatch):
+    renamed = {"PpoAlgorithm": "PPOAlgorithm", "Adam.rate": "Adam.lr"}
+    for old, new in renamed.items():
+        monkeypatch.setitem(exports.RENAMED, old, new)
+    bound = ["TrainerConfig.algorithm_ctor = @PpoAlgorithm", "Adam.rate = 0.5"]
+    with pytest.warns(FutureWarning) as said:
+        config_files.parse_config(None, bound)
+    assert {f"{old!r} is called {new!r} now." for old, new in renamed.items()} == {
+        str(warning.message).partition(" The next")[0] for warning in said
+    }
+    assert gin.query_parameter("alf_lite.optimizers.optimizers.Adam.lr") == 0.5
+    reference = gin.query_parameter("TrainerConfig.algorithm_ctor")
+    assert reference.configurable.wrapped is alf_lite.PPOAlgorithm
+    with pytest.warns(FutureWarning, match="'PPOAlgorithm' now"):
+        assert alf_lite.PpoAlgorithm is alf_lite.PPOAlgorithm
+    with pytest.warns(FutureWarning, match="'PPOAlgorithm' now"):
+        assert alf_lite.algorithms.PpoAlgorithm is alf_lite.PPOAlgorithm
+    monkeypatch.setitem(exports.RENAMED, "PPOAlgorithm.gama", "PPOAlgorithm.gamma")
+    with pytest.raises(TypeError, match=r"Here that is `PPOAlgorithm\.gamma`"):
+        alf_lite.PPOAlgorithm(gama=0.9)
 
 
 def test_what_is_registered_anywhere_in_the_library_is_found():

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 from alf_lite.games.board_games import Nim, TicTacToe
 from alf_lite.games.game_tree import GameTree
-from alf_lite.games.small_games import KuhnPoker, KuhnState
+from alf_lite.games.small_games import KuhnPoker
 
 
 def kuhn_tree() -> GameTree:
-    cards = np.array(list(itertools.permutations(range(3), 2)))
-    return GameTree(KuhnPoker(), KuhnState(cards, np.full((6, 3), -1)))
+    return GameTree(KuhnPoker())
 
 
 def test_tic_tac_toe_is_a_draw_and_has_its_number_of_states():

@@ -156,3 +156,32 @@ def test_a_second_push_replaces_the_checkpoint(pushed, hub, capsys):
     assert command.main(["push", *given]) == 0
     assert "checkpoints/ckpt-1/algorithm.pt" not in files
     assert f'load_policy("hf://{NAME}")' in capsys.readouterr().out
+
+
+def test_a_policy_is_written_into_a_folder_and_not_over_another(pushed, tmp_path):
+    folder = tmp_path / "policies" / "ppo"
+    given = ["push", f"--root_dir={pushed[1]}", "--num_episodes=1"]
+    assert command.main([*given, f"--output={folder}"]) == 0
+    observations = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32)
+    np.testing.assert_array_equal(
+        alf_lite.load_policy(folder).predict(observations),
+        alf_lite.load_policy(pushed[1]).predict(observations),
+    )
+    assert f'load_policy("{folder}")' in (folder / "README.md").read_text()
+    with pytest.raises(ConfigError, match="has files"):
+        sharing.pack_policy(pushed[1], folder)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--to=user/ppo-cartpole uploads it"),
+        (["--to=me/x", "--output=x"], "--to"),
+        (["--output=x", "--private"], "--private"),
+    ],
+)
+def test_a_push_that_is_unclear_is_one_line(pushed, flags, message, capsys):
+    assert command.main(["push", f"--root_dir={pushed[1]}", *flags]) == 2
+    said = capsys.readouterr().err.strip()
+    assert message in said
+    assert "\n" not in said
