@@ -142,6 +142,7 @@ from alf_lite.algorithms.parts.simulator_model import Rules
 from alf_lite.algorithms.parts.temperature import TargetEntropy
 from alf_lite.algorithms.parts.trajectory_optimizers import TrajectoryOptimizer
 from alf_lite.algorithms.parts.tree_search import TreeSearch
+from alf_lite.algorithms.parts.weight_projection import Projection
 from alf_lite.algorithms.ppg_algorithm import (
     AuxiliaryLossInfo as AuxiliaryLossInfo,
     AuxiliaryRows as AuxiliaryRows,
@@ -203,6 +204,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.distributions.exploration import ActionNoise
 from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.environments.environment import Environment
+from alf_lite.networks.bodies import Body
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.encoding_networks import EncoderNetwork
 from alf_lite.networks.initializers import Initializer
@@ -230,6 +232,7 @@ class NormalizedCriticNetwork(_NormalizedCriticNetwork):
         dropout: float = 0.0,
         initializer: Initializer | None = None,
         last_initializer: Initializer | None = None,
+        body: str | Body | None = None,
         encoder_fc_layer_params: Sequence[int] | None = ...,
         encoder_activation: Activation | None = None,
         fc_layer_params: Sequence[int] | None = None,
@@ -842,6 +845,7 @@ class PathwiseActorCriticAlgorithm(_PathwiseActorCriticAlgorithm, OffPolicyActor
         actor_update_period: int = 1,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network],
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 2,
@@ -980,6 +984,7 @@ class DdpgAlgorithm(_DdpgAlgorithm, PathwiseActorCriticAlgorithm):
         actor_update_period: int = 1,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 1,
@@ -1053,6 +1058,7 @@ class SacAlgorithm(_SacAlgorithm, PathwiseActorCriticAlgorithm):
         actor_update_period: int = 1,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 2,
@@ -1091,6 +1097,7 @@ class TaacAlgorithm(_TaacAlgorithm, PathwiseActorCriticAlgorithm):
         actor_update_period: int = 1,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 2,
@@ -1143,6 +1150,7 @@ class CqlAlgorithm(_CqlAlgorithm, SacAlgorithm):
         actor_update_period: int = 1,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 2,
@@ -1189,6 +1197,7 @@ class CrossqAlgorithm(_CrossqAlgorithm, SacAlgorithm):
         actor_update_period: int = 3,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 2,
@@ -1233,6 +1242,7 @@ class OacAlgorithm(_OacAlgorithm, SacAlgorithm):
         actor_update_period: int = 1,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 2,
@@ -1279,6 +1289,7 @@ class RedqAlgorithm(_RedqAlgorithm, SacAlgorithm):
         actor_update_period: int = 20,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         actor_observation_keys: Sequence[str] | None = None,
@@ -1316,6 +1327,7 @@ class Td3Algorithm(_Td3Algorithm, DdpgAlgorithm):
         actor_update_period: int = 2,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 2,
@@ -1361,6 +1373,7 @@ class TqcAlgorithm(_TqcAlgorithm, SacAlgorithm):
         actor_update_period: int = 1,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 5,
@@ -1402,6 +1415,7 @@ class Td3BcAlgorithm(_Td3BcAlgorithm, Td3Algorithm):
         actor_update_period: int = 2,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 2,

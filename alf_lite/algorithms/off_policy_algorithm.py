@@ -23,6 +23,7 @@ from alf_lite.algorithms.parts.critics import (
 from alf_lite.algorithms.parts.policy import DeterministicPolicy, Policy
 from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.transitions import Transition
+from alf_lite.algorithms.parts.weight_projection import Projection, WeightProjection
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, TimeStep
@@ -371,6 +372,7 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
         actor_update_period: int = 1,
         dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the critics.
@@ -385,6 +387,9 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
             parameter_reset_period: gradient updates after which the networks are
                 initialised anew, and learn again from the whole replay buffer (Nikishin
                 et al. 2022, arXiv:2205.07802); None: never.
+            weight_projection: "hidden" keeps the weights of each unit of hidden layers
+                at length 1, "all" those of the outputs, too, see
+                :class:`WeightProjection`; None: they are free.
             **kwargs: see :class:`OffPolicyActorCriticAlgorithm`.
 
         Raises:
@@ -402,6 +407,11 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
         self._parameter_reset_period = parameter_reset_period
         self._return_model = self._checked_return_model(return_model)
         self._build_networks(actor_update_period)
+        self._projection: WeightProjection | None = None
+        if weight_projection is not None and not self._is_eval:
+            networks = (self._policy, self._critics.online)
+            self._projection = WeightProjection(weight_projection, *networks)
+            self._critics.target_updater.copy()
 
     def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
         """``model``, if this algorithm can do with it.
@@ -424,6 +434,8 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the targets towards the networks, or has all begin anew."""
+        if self._projection is not None:
+            self._projection.apply()
         super().after_update(root_inputs, info)
         period = self._parameter_reset_period
         if period is not None and self._actor_updates.count % period == 0:
@@ -435,5 +447,7 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
             self._network_ctors, (self._policy, self._critics.online), strict=True
         ):
             network.load_state_dict(ctor().to(self.device).state_dict())
+        if self._projection is not None:
+            self._projection.apply()
         self._critics.target_updater.copy()
         self.begin_optimizers_anew()

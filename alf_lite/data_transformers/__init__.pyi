@@ -83,6 +83,7 @@ class RewardNormalizer(_RewardNormalizer):
         reward_spec: TensorSpec = ...,
         *,
         gamma: float | None = None,
+        max_return: float | None = None,
         clipping: float | None = 10.0,
         mode: NormalizerMode = 'running',
         speed: float = 8.0,

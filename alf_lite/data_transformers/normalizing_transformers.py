@@ -22,6 +22,7 @@ from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils.devices import moved_tensor
 from alf_lite.utils.normalizers import Normalizer, NormalizerMode, NotFiniteError
+from alf_lite.utils.ranks import SharedStatistics, ranks
 from alf_lite.utils.unroll_arrays import UnrollReader, linear_recurrence
 
 UpdateMode = Literal["rollout", "never"]
@@ -169,6 +170,37 @@ def _transformed_spec(spec: TensorSpec, clipping: float | None) -> TensorSpec:
     return BoundedTensorSpec(spec.shape, spec.dtype, -clipping, clipping)
 
 
+class _Largest(SharedStatistics):
+    """The largest |x| of every element so far."""
+
+    value: Tensor  # [*spec.shape] float64
+
+    def __init__(self, spec: TensorSpec) -> None:
+        super().__init__()
+        value = torch.zeros(tuple(spec.shape), dtype=torch.float64)
+        self.register_buffer("value", value)
+        self._pending: Tensor | None = None  # of this rank alone
+
+    def update(self, rows: Tensor) -> None:
+        """Takes in [n, *spec.shape]."""
+        if not len(rows):
+            return
+        largest = rows.abs().amax(0).to(self.value)
+        if ranks.size > 1:
+            before = self.value if self._pending is None else self._pending
+            self._pending = torch.maximum(before, largest)
+        else:
+            self.value.copy_(torch.maximum(self.value, largest))
+
+    def take_pending(self) -> Tensor:
+        pending, self._pending = self._pending, None
+        return (self.value if pending is None else pending).flatten()
+
+    def take_in(self, pending: Tensor) -> None:
+        largest = pending.to(self.value).amax(0).view_as(self.value)
+        self.value.copy_(torch.maximum(self.value, largest))
+
+
 @configurable
 class RewardNormalizer(StatisticsTransformer):
     """Divides the reward by the standard deviation of the running discounted return.
@@ -185,19 +217,34 @@ class RewardNormalizer(StatisticsTransformer):
         reward_spec: of one raw reward.
         gamma: γ of the discounted return; None means that of the algorithm, and 0.99 if
             it has none.
+        max_return: bound of scaled returns: divided is by max |R| / max_return where
+            that is larger than the deviation, so that no R that was seen is outside;
+            for critics on a fixed support. None: by the deviation alone.
         **kwargs: see :class:`StatisticsTransformer`.
 
     Raises:
         ConfigError: if an argument is out of range.
     """
 
-    def __init__(self, *args: Any, gamma: float | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        gamma: float | None = None,
+        max_return: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         if gamma is not None and not 0 <= gamma <= 1:
             raise ConfigError(f"RewardNormalizer: gamma must be in [0, 1], got {gamma}")
+        if max_return is not None and not max_return > 0:
+            raise ConfigError(
+                f"RewardNormalizer: max_return must be above 0, got {max_return}"
+            )
         super().__init__(*args, **kwargs)
         self.normalizer = Normalizer(
             {"reward": self.reward_spec}, zero_mean=False, **self._options
         )
+        self._max_return = max_return
+        self._largest = None if max_return is None else _Largest(self.reward_spec)
         self._gamma = 0.99 if gamma is None else gamma
         self._has_own_gamma = gamma is not None
         self._reader = UnrollReader(self.reward_spec)
@@ -213,8 +260,17 @@ class RewardNormalizer(StatisticsTransformer):
     def transform(self, time_step: TimeStep) -> TimeStep:
         reward = time_step.reward
         assert isinstance(reward, Tensor), "the time step has no reward"
-        [normalized] = self.normalizer.normalize_leaves([reward], self._clipping)
-        return time_step._replace(reward=normalized)
+        if self._largest is None or self._max_return is None:
+            [normalized] = self.normalizer.normalize_leaves([reward], self._clipping)
+            return time_step._replace(reward=normalized)
+        [scaled] = self.normalizer.normalize_leaves([reward])
+        [largest] = self.normalizer.normalize_leaves(
+            [self._largest.value.to(reward.dtype)]
+        )
+        scaled *= (self._max_return / largest).clamp(max=1.0)
+        if self._clipping is not None:
+            scaled.clamp_(-self._clipping, self._clipping)
+        return time_step._replace(reward=scaled)
 
     def update_statistics(self, time_steps: TimeStep) -> None:
         if not time_steps.step_type.is_cpu:
@@ -235,7 +291,10 @@ class RewardNormalizer(StatisticsTransformer):
             self._returns_of(steps.env_ids),
         )  # [T, B, elements of the reward]
         counted = torch.from_numpy(returns[~steps.is_first])
-        self.normalizer.update({"reward": counted.reshape(-1, *self.reward_spec.shape)})
+        counted = counted.reshape(-1, *self.reward_spec.shape)
+        self.normalizer.update({"reward": counted})
+        if self._largest is not None:
+            self._largest.update(counted)
         self._returns[steps.env_ids] = returns[-1]
 
     def _update_on_device(self, steps: TimeStep) -> None:
@@ -262,6 +321,8 @@ class RewardNormalizer(StatisticsTransformer):
             distance *= 2
         returns = y.reshape(*shape[:2], *self.reward_spec.shape)
         self.normalizer.update({"reward": returns}, ~is_first)
+        if self._largest is not None:  # 0 at FIRST
+            self._largest.update(returns.flatten(0, 1).nan_to_num(0.0, 0.0, 0.0))
         # Statistics leave out what is not finite, and later returns shall, too.
         self._returns_there = torch.where(y[-1].isfinite(), y[-1], 0.0)
 

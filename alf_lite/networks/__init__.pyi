@@ -14,6 +14,14 @@ from alf_lite.networks.batch_norm import (
     normalizes_by_batch as normalizes_by_batch,
     trained_rows as trained_rows,
 )
+from alf_lite.networks.bodies import (
+    Body,
+    MatrixProduct as MatrixProduct,
+    make_body as make_body,
+    simba as simba,
+    simba_v2 as simba_v2,
+    xqc as xqc,
+)
 from alf_lite.networks.containers import (
     NetworkContainer as NetworkContainer,
     Part,
@@ -73,6 +81,7 @@ from alf_lite.networks.input_preprocessors import (
 )
 from alf_lite.networks.layers import (
     Activation,
+    check_body_alone as check_body_alone,
     check_sizes as check_sizes,
     linear as linear,
     make_activation as make_activation,
@@ -150,6 +159,7 @@ class ActorDistributionNetwork(_ActorDistributionNetwork):
         last_initializer: Initializer | None = None,
         fc_layer_params: Sequence[int] | None = None,
         activation: Activation | None = None,
+        body: str | Body | None = None,
         conv_layer_params: ConvLayerParams | None = None,
         encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
     ) -> None: ...
@@ -163,6 +173,7 @@ class ActorNetwork(_ActorNetwork):
         last_initializer: Initializer | None = None,
         fc_layer_params: Sequence[int] | None = ...,
         activation: Activation | None = 'relu',
+        body: str | Body | None = None,
         conv_layer_params: ConvLayerParams | None = None,
         encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
     ) -> None: ...
@@ -182,6 +193,7 @@ class CriticNetwork(_CriticNetwork):
         dropout: float = 0.0,
         initializer: Initializer | None = None,
         last_initializer: Initializer | None = None,
+        body: str | Body | None = None,
         encoder_fc_layer_params: Sequence[int] | None = ...,
         encoder_activation: Activation | None = None,
         fc_layer_params: Sequence[int] | None = None,
@@ -198,6 +210,7 @@ class ValueNetwork(_ValueNetwork):
         last_initializer: Initializer | None = None,
         fc_layer_params: Sequence[int] | None = None,
         activation: Activation | None = None,
+        body: str | Body | None = None,
         conv_layer_params: ConvLayerParams | None = None,
         encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
     ) -> None: ...
@@ -217,6 +230,7 @@ class QNetwork(_QNetwork):
         noise_std: float = 0.0,
         last_initializer: Initializer | None = None,
         fc_layer_params: Sequence[int] | None = None,
+        body: str | Body | None = None,
         conv_layer_params: ConvLayerParams | None = None,
     ) -> None: ...
 
@@ -234,6 +248,7 @@ class SquashedActorNetwork(_SquashedActorNetwork, ActorDistributionNetwork):
         last_initializer: Initializer | None = None,
         fc_layer_params: Sequence[int] | None = ...,
         activation: Activation | None = 'relu',
+        body: str | Body | None = None,
         conv_layer_params: ConvLayerParams | None = None,
         encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
     ) -> None: ...
@@ -252,6 +267,7 @@ class NormalActorNetwork(_NormalActorNetwork, ActorDistributionNetwork):
         last_initializer: Initializer | None = None,
         fc_layer_params: Sequence[int] | None = ...,
         activation: Activation | None = 'relu',
+        body: str | Body | None = None,
         conv_layer_params: ConvLayerParams | None = None,
         encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
     ) -> None: ...

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from alf_lite.config import configurable
 from alf_lite.fast import is_exactly
 from alf_lite.networks.batch_norm import BatchNorm, make_batch_norm
+from alf_lite.networks.bodies import Body, make_body
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.initializers import HIDDEN_GAIN, Initializer
 from alf_lite.networks.layers import (
     Activation,
+    check_body_alone,
     check_sizes,
     make_activation,
     make_dropout,
@@ -57,6 +59,8 @@ class CriticNetwork(EncodedNetwork):
         dropout: share of the units of these layers that are left out in training.
         initializer: of the weights of these layers; None: orthogonal ones.
         last_initializer: of the weights of the outputs; None: orthogonal ones.
+        body: "simba", "simba_v2", "xqc" or a function of one's own, which makes these
+            layers, see :mod:`~alf_lite.networks.bodies`.
         encoder_fc_layer_params: sizes of the encoder's layers; () for none.
         encoder_activation: of these layers; None for the encoder's own.
         **encoder: the other options of :class:`EncodedNetwork`.
@@ -76,6 +80,7 @@ class CriticNetwork(EncodedNetwork):
         dropout: float = 0.0,
         initializer: Initializer | None = None,
         last_initializer: Initializer | None = None,
+        body: str | Body | None = None,
         encoder_fc_layer_params: Sequence[int] | None = (),
         encoder_activation: Activation | None = None,
         **encoder: Any,
@@ -100,6 +105,7 @@ class CriticNetwork(EncodedNetwork):
             dropout=dropout,
             initializer=initializer,
             last_initializer=last_initializer,
+            body=body,
         )
 
     @takes_whole_sequences
@@ -146,6 +152,7 @@ class ParallelMLP(nn.Module):
             drawn for every member and row, before that.
         initializer: of the hidden layers' weights; None: orthogonal ones.
         last_initializer: of the output layer's; None: orthogonal ones.
+        body: in place of the hidden layers, see :mod:`~alf_lite.networks.bodies`.
     """
 
     def __init__(
@@ -162,11 +169,17 @@ class ParallelMLP(nn.Module):
         batch_norm: bool | Callable[..., nn.Module] = False,
         initializer: Initializer | None = None,
         last_initializer: Initializer | None = None,
+        body: str | Body | None = None,
     ) -> None:
         super().__init__()
         sizes = [input_size, *check_sizes("fc_layer_params", layer_sizes)]
-        layers = make_batch_norm(batch_norm, input_size, num_members)
-        for size, next_size in pairwise(sizes):
+        layers: list[nn.Module] = []
+        if body is not None:
+            check_body_alone(layer_norm, batch_norm, dropout, 0.0, initializer)
+            layers = make_body(body, input_size, sizes[1:], num_members)
+        else:
+            layers = make_batch_norm(batch_norm, input_size, num_members)
+        for size, next_size in pairwise(sizes if body is None else ()):
             layers.append(
                 ParallelLinear(num_members, size, next_size, HIDDEN_GAIN, initializer)
             )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
+from alf_lite.networks.bodies import Body
 from alf_lite.networks.initializers import Initializer
 from alf_lite.networks.input_encoders import ConvLayerParams, make_encoder
 from alf_lite.networks.input_preprocessors import (
@@ -50,6 +51,8 @@ class EncodingNetwork(EncoderNetwork):
         noise_std: σ₀ of noise in its weights, see :class:`NoisyLinear`; 0: none.
         initializer: of the weights of all layers, a name such as "he_uniform" or an
             object such as ``VarianceScaling(2.0)``; None: orthogonal ones.
+        body: "simba", "simba_v2", "xqc" or a function of one's own, which makes the
+            layers in place of the MLP, see :mod:`~alf_lite.networks.bodies`.
         conv_layer_params: (filters, kernel size, stride) of each convolution, or with
             the padding for a fourth; None for a choice by the size of the image.
         conv_activation: of the convolutions.
@@ -76,6 +79,7 @@ class EncodingNetwork(EncoderNetwork):
         dropout: float = 0.0,
         noise_std: float = 0.0,
         initializer: Initializer | None = None,
+        body: str | Body | None = None,
         conv_layer_params: ConvLayerParams | None = None,
         conv_activation: Activation = "relu",
         embedding_size: int | None = None,
@@ -117,6 +121,7 @@ class EncodingNetwork(EncoderNetwork):
             dropout=dropout,
             noise_std=noise_std,
             initializer=initializer,
+            body=body,
         )
         self.output_size = [input_size, *fc_layer_params][-1]
 
@@ -143,9 +148,10 @@ class EncodedNetwork(Network):
         observation_spec: nest of TensorSpecs.
         fc_layer_params: sizes of the encoder's layers, such as (64, 64).
         activation: of these layers, a name such as "tanh" or a callable.
+        body: in place of them, such as "simba".
         conv_layer_params: of the encoder, for images.
         encoding_network_ctor: called with the observation spec, and by keyword with
-            those of the three above that are given. LSTMEncodingNetwork or
+            those of the four above that are given. LSTMEncodingNetwork or
             GRUEncodingNetwork make the network recurrent.
 
     Raises:
@@ -158,12 +164,14 @@ class EncodedNetwork(Network):
         *,
         fc_layer_params: Sequence[int] | None = None,
         activation: Activation | None = None,
+        body: str | Body | None = None,
         conv_layer_params: ConvLayerParams | None = None,
         encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
     ) -> None:
         options = {
             "fc_layer_params": fc_layer_params,
             "activation": activation,
+            "body": body,
             "conv_layer_params": conv_layer_params,
         }
         # An argument would hide what a conf binds to the encoder.

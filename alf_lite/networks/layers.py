@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from alf_lite.errors import did_you_mean
 from alf_lite.networks.batch_norm import make_batch_norm
+from alf_lite.networks.bodies import Body, make_body
 from alf_lite.networks.initializers import (
     HIDDEN_GAIN,
     Initializer,
@@ -19,6 +20,7 @@ from alf_lite.networks.initializers import (
 )
 from alf_lite.networks.lean_layers import HiddenSequential
 from alf_lite.networks.noisy_layers import NoisyLinear
+from alf_lite.utils.checks import check_left_out
 
 # A name, a module (copied for every use), a module class, or a function of a tensor.
 Activation = str | nn.Module | type[nn.Module] | Callable[[Tensor], Tensor]
@@ -106,6 +108,7 @@ def mlp(
     dropout: float = 0.0,
     noise_std: float = 0.0,
     initializer: Initializer | None = None,
+    body: str | Body | None = None,
 ) -> nn.Sequential:
     """Linear layers, each followed by the activation; the identity if there are none.
 
@@ -119,7 +122,11 @@ def mlp(
         dropout: share of the units that are left out in training.
         noise_std: σ₀ of noise in the weights, see :class:`NoisyLinear`; 0: none.
         initializer: of the weights, see :func:`make_initializer`; None: orthogonal.
+        body: in place of all that, see :mod:`~alf_lite.networks.bodies`.
     """
+    if body is not None and layer_sizes:
+        check_body_alone(layer_norm, batch_norm, dropout, noise_std, initializer)
+        return HiddenSequential(*make_body(body, input_size, layer_sizes, None))
     sizes = [input_size, *check_sizes("fc_layer_params", layer_sizes)]
     if noise_std and initializer is not None:
         raise ValueError(
@@ -138,6 +145,24 @@ def mlp(
         layers.append(make_activation(activation))
         layers += make_batch_norm(batch_norm, next_size)
     return HiddenSequential(*layers)
+
+
+def check_body_alone(
+    layer_norm: bool,
+    batch_norm: object,
+    dropout: float,
+    noise_std: float,
+    initializer: Initializer | None,
+) -> None:
+    """Refuses what a body, which has its own layers, would ignore."""
+    check_left_out(
+        "a body has its own layers",
+        layer_norm=layer_norm or None,
+        batch_norm=batch_norm or None,
+        dropout=dropout or None,
+        noise_std=noise_std or None,
+        initializer=initializer,
+    )
 
 
 def make_dropout(share: float) -> list[nn.Module]:

@@ -17,6 +17,7 @@ from alf_lite.data_transformers.normalizing_transformers import (
 )
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.ranks import ranks
 
 SPEC = {
     "camera": BoundedTensorSpec((2, 2), torch.uint8, 0, 255),
@@ -235,6 +236,42 @@ def test_equals_a_loop_over_steps_however_they_come(cuts, reward_shape, is_split
     assert normalizer.normalizer.count == len(returns)
     expected = steps.reward / torch.tensor(returns.std(0)).float()
     torch.testing.assert_close(normalizer.transform(steps).reward, expected)
+
+
+@pytest.mark.parametrize("max_return", [0.5, 100.0])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_scaled_returns_stay_within_their_bound(max_return, on_device, monkeypatch):
+    steps = random_steps(4, reward_shape=(2,))
+    normalizer = make((2,), max_return=max_return)
+    update = normalizer._update_on_device if on_device else normalizer.observe
+    for rows in (slice(0, 12), slice(12, 30)):
+        update(nest.map_structure(lambda x, r=rows: x[r, [1, 2, 0]], steps))
+    returns = naive_returns(steps)
+    divisor = np.maximum(returns.std(0), np.abs(returns).max(0) / max_return)
+    assert (divisor > returns.std(0)).all() == (max_return < 1)
+    expected = steps.reward / torch.tensor(divisor).float()
+    torch.testing.assert_close(normalizer.transform(steps).reward, expected)
+    restored = make((2,), max_return=max_return)
+    restored.load_state_dict(normalizer.state_dict())
+    torch.testing.assert_close(restored.transform(steps).reward, expected)
+    if max_return < 1:
+        assert np.abs(returns / divisor).max() == pytest.approx(max_return)
+
+
+def test_the_bound_of_returns_is_that_of_all_ranks(monkeypatch):
+    largest = make(max_return=1.0)._largest
+    monkeypatch.setattr(ranks, "size", 2)
+    largest.update(torch.tensor([1.0, -7.0]))
+    largest.update(torch.tensor([3.0]))
+    assert largest.value == 0  # until all share
+    largest.take_in(torch.stack([largest.take_pending(), torch.tensor([9.0])]))
+    assert largest.value == 9
+    assert largest.take_pending().tolist() == [9.0]  # nothing new
+
+
+def test_a_bound_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="max_return must be above 0"):
+        make(max_return=0.0)
 
 
 def test_by_hand():

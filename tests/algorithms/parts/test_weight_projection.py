@@ -1,0 +1,77 @@
+"""Weights of linear layers stay at length 1 in training."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from alf_lite.algorithms.parts.return_heads import CategoricalHead
+from alf_lite.algorithms.parts.weight_projection import WeightProjection
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.environments.creation import create_environment
+from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.layers import mlp
+from alf_lite.optimizers.optimizers import Adam
+
+SIZES = (16, 16)
+
+
+def test_each_unit_has_weights_of_length_one():
+    torch.manual_seed(0)
+    network = nn.Sequential(mlp(3, (8, 8), "relu"), nn.Linear(8, 2))
+    before = [p.detach().clone() for p in network.parameters()]
+    WeightProjection("hidden", network)
+    after = list(network.parameters())
+    for i in (0, 2):
+        rows = before[i] / before[i].square().sum(1, keepdim=True).sqrt()
+        torch.testing.assert_close(after[i].data, rows)
+    for i in (1, 3, 4, 5):  # biases and the output
+        assert torch.equal(after[i], before[i])
+    WeightProjection("all", network)
+    torch.testing.assert_close(network[1].weight.norm(dim=1), torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", [SacAlgorithm, Td3Algorithm])
+@pytest.mark.parametrize("body", [None, "simba_v2", "xqc"])
+def test_training_keeps_the_lengths(kind, body):
+    torch.manual_seed(0)
+    actor = SquashedActorNetwork if kind is SacAlgorithm else ActorNetwork
+    config = TrainerConfig(
+        num_iterations=12,
+        unroll_length=8,
+        initial_collect_steps=8,
+        num_updates_per_train_iter=2,
+        mini_batch_size=16,
+    )
+    algorithm = kind(
+        env=create_environment("Pendulum-v1", num_parallel_environments=1),
+        config=config,
+        optimizer=Adam(lr=0.01),
+        actor_network_ctor=functools.partial(actor, fc_layer_params=SIZES, body=body),
+        critic_network_ctor=functools.partial(
+            CriticNetwork, joint_fc_layer_params=SIZES, body=body
+        ),
+        return_model=CategoricalHead(-5.0, 5.0, 11),
+        weight_projection="all",
+    )
+    networks = (algorithm._policy, algorithm._critics.online)
+    start = [p.detach().clone() for n in networks for p in n.parameters()]
+    for _ in range(4):
+        algorithm.train_iter()
+    moved = [p for n in networks for p in n.parameters()]
+    assert not all(map(torch.equal, start, moved))
+    for layer, dim in algorithm._projection._layers:
+        length = layer.weight.norm(dim=dim)
+        torch.testing.assert_close(length, torch.ones_like(length))
+    assert len(algorithm._projection._layers) >= 2 * (len(SIZES) + 1)
+
+
+def test_an_unknown_projection_is_refused():
+    with pytest.raises(ValueError, match="'hidden', 'all' or None"):
+        WeightProjection("rows", nn.Linear(2, 2))
