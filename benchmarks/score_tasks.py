@@ -123,6 +123,7 @@ _RECIPES: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
     ),
     ("XQC", "xqc_half_cheetah", (), 3000),
     ("SimBa", "simba_half_cheetah", (), 3000),
+    ("SimbaV2", "simba_v2_half_cheetah", (), 3600),
 )
 
 
