@@ -46,7 +46,7 @@ class FoldedEnvironment(GameEnvironment):
     (0), so that a league counts a game once.
 
     Args:
-        num_environments: rows, a multiple of N.
+        num_environments: rows, a multiple of N; 1 stands for one game.
         make_game: called without arguments for each game; returns a parallel
             environment of PettingZoo, or what has its methods: ``reset(seed=)``,
             ``step``, ``possible_agents``, ``agents``, ``observation_space`` and

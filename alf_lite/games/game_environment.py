@@ -75,6 +75,8 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
                 raise ConfigError(
                     f"{name}: {option} must be a number from {least} on, got {value!r}"
                 )
+        if num_environments == 1:
+            num_environments = num_learners  # one game, as play asks for
         if num_environments % num_learners:
             raise ConfigError(
                 f"{name} has {num_learners} agents that learn, and each is a row: "

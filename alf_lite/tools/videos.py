@@ -413,7 +413,10 @@ class VideoFile:
         check_can_record()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            was_there = path.exists()
             path.touch()
+            if not was_there:
+                path.unlink()  # nothing may be recorded in the end
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
         return path

@@ -257,6 +257,12 @@ class Silent(Walkers):
         return seen, rewards, *rest
 
 
+def test_one_environment_is_one_game():
+    env = FoldedEnvironment(1, Walkers)
+    assert env.batch_size == 2
+    assert env.reset(0).observation["own"].shape[0] == 2
+
+
 def test_what_cannot_be_folded_is_told():
     with pytest.raises(ConfigError, match="must be a multiple"):
         FoldedEnvironment(3, Walkers)

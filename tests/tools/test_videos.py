@@ -273,6 +273,14 @@ def test_a_run_records_every_so_many_evaluations_and_the_last(
     assert frames.shape == (4, images[0].height, images[0].width, 3)
 
 
+def test_a_check_leaves_no_file_and_none_as_it_was(tmp_path):
+    VideoFile.check(tmp_path / "new.mp4")
+    assert not (tmp_path / "new.mp4").exists()
+    (tmp_path / "old.mp4").write_bytes(b"frames")
+    VideoFile.check(tmp_path / "old.mp4")
+    assert (tmp_path / "old.mp4").read_bytes() == b"frames"
+
+
 def test_what_cannot_be_recorded_is_refused_before_training(train, tmp_path):
     pytest.importorskip("imageio")
     with pytest.raises(ConfigError, match="VideoRecorder records evaluations"):
