@@ -52,7 +52,7 @@ def report(modules):
 
 def line_of(modules, job, seed, score=1.0):
     """A line as ``score_run`` prints it."""
-    version = modules["scores"].VERSIONS[job.library]
+    version = modules["scores"].VERSIONS[job.library][-1]
     steps = [job.num_steps * i // 10 for i in range(1, 11)]
     return {
         **{"format": 1, "suite": job.suite, "task": job.task, "method": job.method},
@@ -277,16 +277,16 @@ def test_what_is_not_installed_is_skipped_with_a_sentence(
     found["alf_lite"] = ("9.9", [])
     notes.clear()
     assert scores.missing("recipes", tmp_path, None, notes) == []
-    assert "skipped: hopper SAC: alf_lite 9.9, not 0.1.0" in notes
+    assert "skipped: hopper SAC: alf_lite 9.9, not 0.1.0 or 0.2.0" in notes
     assert any("skipped: hopper XQC: " in note for note in notes)
-    assert len(notes) == 25
+    assert len(notes) == 30
 
 
 def test_what_is_installed_is_looked_up(modules, scores):
     job = modules["score_tasks"].find("core", "dqn_cart_pole", "alf_lite")
     job = job._replace(needs=("json", "no_such_module"))
     found = scores._found_here([job], sys.executable)
-    assert found["alf_lite"][0] == "0.1.0"
+    assert found["alf_lite"][0] in scores.VERSIONS["alf_lite"]
     assert "no_such_module" in found["alf_lite"][1]
     assert "json" not in found["alf_lite"][1]
     assert set(found) == {"alf_lite", "stable_baselines3"}

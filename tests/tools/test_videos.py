@@ -274,6 +274,7 @@ def test_a_run_records_every_so_many_evaluations_and_the_last(
 
 
 def test_a_check_leaves_no_file_and_none_as_it_was(tmp_path):
+    pytest.importorskip("imageio")
     VideoFile.check(tmp_path / "new.mp4")
     assert not (tmp_path / "new.mp4").exists()
     (tmp_path / "old.mp4").write_bytes(b"frames")
