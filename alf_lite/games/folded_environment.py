@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,13 +53,14 @@ class FoldedEnvironment(GameEnvironment):
         make_game: called without arguments for each game; returns a parallel
             environment of PettingZoo, or what has its methods: ``reset(seed=)``,
             ``step``, ``possible_agents``, ``agents``, ``observation_space`` and
-            ``action_space`` of an agent.
+            ``action_space`` of an agent. It gets ``render_mode``, if it takes one.
         learners: the agents that learn; None: all.
         opponents: that play the others, see :class:`BattleEnvironment`.
         num_snapshots: of the policy that learns, which plays the others too, where both
             sides have as many agents and the same spaces.
         tells_team: whether there is a ``team``, on both sides.
         max_episode_steps: a game that takes longer is cut; None: the game says.
+        render_mode: such as ``rgb_array``, for games that are to be drawn.
         seed: of the first reset, if that gets none.
 
     Raises:
@@ -74,9 +78,13 @@ class FoldedEnvironment(GameEnvironment):
         num_snapshots: int = 0,
         tells_team: bool = True,
         max_episode_steps: int | None = None,
+        render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
         self.game: ParallelGame
+        with contextlib.suppress(TypeError, ValueError):  # it takes no such argument
+            inspect.signature(make_game).bind(render_mode=render_mode)
+            make_game = functools.partial(make_game, render_mode=render_mode)
         game = ParallelGame(
             make_game, learners, tells_team=tells_team, max_length=max_episode_steps
         )
@@ -122,8 +130,7 @@ class FoldedEnvironment(GameEnvironment):
         return info
 
     def render(self) -> np.ndarray | None:
-        env = None if self._games is None else self._games.positions[0].env
-        return env and env.render()
+        return None if self._games is None else self._games.positions[0].env.render()
 
     def close(self) -> None:
         self.game.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 
 import numpy as np
@@ -14,6 +15,7 @@ from alf_lite.algorithms.acting import TrainedPolicy
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import StepType
+from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.folded_environment import FoldedEnvironment
 from alf_lite.games.league import League
@@ -261,6 +263,31 @@ def test_one_environment_is_one_game():
     env = FoldedEnvironment(1, Walkers)
     assert env.batch_size == 2
     assert env.reset(0).observation["own"].shape[0] == 2
+
+
+class Drawn(Walkers):
+    def __init__(self, render_mode=None):
+        super().__init__((2, 3))
+        self.render_mode = render_mode
+
+    def render(self):
+        if self.render_mode is None:
+            return None
+        return np.full((2, 2, 3), self._time, np.uint8)
+
+
+@pytest.mark.parametrize("make_game", [Drawn, lambda **options: Drawn(**options)])
+def test_games_are_drawn_in_the_mode_that_is_asked_for(make_game):
+    make = functools.partial(FoldedEnvironment, make_game=make_game)
+    with create_environment("", 4, env_ctor=make, render_mode="rgb_array") as env:
+        env.reset(seed=0)
+        for time in range(3):  # the first game, also when an agent is out
+            assert env.num_rendered == 1
+            assert env.render().tolist() == [[[time] * 3] * 2] * 2
+            env.step(torch.zeros(4, dtype=torch.int64))
+    with make(2) as env:
+        env.reset(seed=0)
+        assert env.render() is None
 
 
 def test_what_cannot_be_folded_is_told():
