@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from alf_lite import exports
-from alf_lite.environments.env_factory import accepts
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.utils.devices import check_device
@@ -84,7 +84,7 @@ def make_batch(
     options = dict(arguments["env_kwargs"] or {})
     if arguments["max_episode_steps"] is not None:
         options["max_episode_steps"] = int(arguments["max_episode_steps"])
-    if arguments["render_mode"] is not None and accepts(kind, "render_mode"):
+    if "render_mode" in inspect.signature(kind).parameters:
         options["render_mode"] = arguments["render_mode"]
     device = arguments["of_run"].device or torch.get_default_device()
     check_device(device)

@@ -35,7 +35,7 @@ class EnvFactory:
 
     def of_index(self, env_index: int) -> EnvFactory:
         """The recipe for the environment of that number; the same one for most."""
-        if self.ctor is None or not accepts(self.ctor, "env_index"):
+        if self.ctor is None or not _accepts(self.ctor, "env_index"):
             return self
         return dataclasses.replace(self, env_index=env_index)
 
@@ -63,7 +63,7 @@ class EnvFactory:
         """What the user's own factory returns, given what it has a parameter for."""
         assert self.ctor is not None
         arguments: dict[str, Any] = {}
-        if self.render_mode is not None and accepts(self.ctor, "render_mode"):
+        if self.render_mode is not None and _accepts(self.ctor, "render_mode"):
             arguments["render_mode"] = self.render_mode
         if self.env_index is not None:
             arguments["env_index"] = self.env_index
@@ -98,8 +98,7 @@ class EnvFactory:
         )
 
 
-def accepts(function: Callable[..., Any], parameter: str) -> bool:
-    """Whether a function names a parameter."""
+def _accepts(function: Callable[..., Any], parameter: str) -> bool:
     try:
         return parameter in inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C, without a signature

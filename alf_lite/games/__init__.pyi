@@ -35,13 +35,9 @@ from alf_lite.games.open_spiel import (
     SpielState as SpielState,
 )
 from alf_lite.games.opponent_pool import (
-    ExportedOpponent as ExportedOpponent,
     OpponentPool as OpponentPool,
     Opponents as Opponents,
-    PolicyOpponent as PolicyOpponent,
-    RunOpponent as RunOpponent,
     Snapshots as Snapshots,
-    snapshots_of as snapshots_of,
 )
 from alf_lite.games.opponents import (
     AverageOpponent as AverageOpponent,
@@ -64,6 +60,12 @@ from alf_lite.games.pettingzoo import (
     Position as Position,
     ZooGame as ZooGame,
     ZooState as ZooState,
+)
+from alf_lite.games.policy_opponents import (
+    ExportedOpponent as ExportedOpponent,
+    PolicyOpponent as PolicyOpponent,
+    RunOpponent as RunOpponent,
+    snapshots_of as snapshots_of,
 )
 from alf_lite.games.small_games import (
     KuhnPoker as KuhnPoker,

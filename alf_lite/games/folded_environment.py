@@ -82,11 +82,12 @@ class FoldedEnvironment(GameEnvironment):
         seed: int | None = None,
     ) -> None:
         self.game: ParallelGame
+        make: Callable[..., Any] = make_game
         with contextlib.suppress(TypeError, ValueError):  # it takes no such argument
-            inspect.signature(make_game).bind(render_mode=render_mode)
-            make_game = functools.partial(make_game, render_mode=render_mode)
+            inspect.signature(make).bind(render_mode=render_mode)
+            make = functools.partial(make, render_mode=render_mode)
         game = ParallelGame(
-            make_game, learners, tells_team=tells_team, max_length=max_episode_steps
+            make, learners, tells_team=tells_team, max_length=max_episode_steps
         )
         returns = {str(agent): TensorSpec(()) for agent in game.agents}
         info: dict[str, Any] = {"game_return": TensorSpec(()), "returns": returns}

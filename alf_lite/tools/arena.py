@@ -16,7 +16,6 @@ from alf_lite.games.catalogue import create_game
 from alf_lite.games.game import Game
 from alf_lite.games.matches import game_of_run, play_games
 from alf_lite.games.open_spiel import MctsOpponent
-from alf_lite.games.opponent_pool import ExportedOpponent, RunOpponent, snapshots_of
 from alf_lite.games.opponents import (
     AverageOpponent,
     OnePlyOpponent,
@@ -25,6 +24,7 @@ from alf_lite.games.opponents import (
     RandomOpponent,
 )
 from alf_lite.games.payoff import Ratings, bradley_terry
+from alf_lite.games.policy_opponents import ExportedOpponent, RunOpponent, snapshots_of
 from alf_lite.policies.exported_policy import SPECS_FILE
 from alf_lite.runs.directory import RunDirectory
 from alf_lite.tools import pictures

@@ -10,8 +10,8 @@ import numpy as np
 from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, Rng, State
 from alf_lite.games.matches import game_of_run, play_games
-from alf_lite.games.opponent_pool import RunOpponent
 from alf_lite.games.opponents import Opponent
+from alf_lite.games.policy_opponents import RunOpponent
 from alf_lite.tools.arena import players_of
 from alf_lite.utils.game_results import SeatRecord, result_lines, seat_records
 

@@ -11,8 +11,8 @@ from alf_lite.errors import ConfigError
 from alf_lite.games.battle_environment import BattleEnvironment
 from alf_lite.games.board_games import Nim, TicTacToe
 from alf_lite.games.game import random_legal
-from alf_lite.games.opponent_pool import ExportedOpponent, PolicyOpponent
 from alf_lite.games.opponents import RandomOpponent
+from alf_lite.games.policy_opponents import ExportedOpponent, PolicyOpponent
 from alf_lite.policies.exported_policy import ExportedPolicy
 from alf_lite.tools.arena import players_of
 

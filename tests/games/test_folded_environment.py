@@ -19,8 +19,8 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.folded_environment import FoldedEnvironment
 from alf_lite.games.league import League
-from alf_lite.games.opponent_pool import PolicyOpponent
 from alf_lite.games.opponents import OnePlyOpponent, Opponent, RandomOpponent
+from alf_lite.games.policy_opponents import PolicyOpponent
 from alf_lite.metrics.recent_games import RecentGames
 from alf_lite.optimizers import Adam
 from alf_lite.policies.evaluator import evaluate

@@ -21,8 +21,8 @@ from alf_lite.games.game import copy_rows, random_legal
 from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.games.league import League
 from alf_lite.games.matches import play_games
-from alf_lite.games.opponent_pool import snapshots_of
 from alf_lite.games.opponents import AverageOpponent, RandomOpponent, choose_rows
+from alf_lite.games.policy_opponents import snapshots_of
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.tools.arena import players_of
