@@ -26,13 +26,14 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.parts.intrinsic_reward import IntrinsicReward
-from alf_lite.algorithms.parts.novelty import FeatureNetwork, flat
+from alf_lite.algorithms.parts.novelty import FeatureNetwork
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.tensor_utils import flatten_outer
 
 Nest = Any
 
@@ -102,7 +103,7 @@ class DiaynReward(IntrinsicReward):
     @torch.no_grad()
     def calc_reward(self, steps: TimeStep, batch_info: BatchInfo) -> Tensor:
         """Log q(z_{t-1}|s_t) − log p(z_{t-1}), [B, T]."""
-        observation = flat(steps.observation["observation"])
+        observation = flatten_outer(steps.observation["observation"])
         logits, _ = self._discriminator(observation)
         log_q = logits.log_softmax(-1).unflatten(0, steps.step_type.shape)
         skill = steps.observation["goal"].roll(1, dims=1)  # of row 0 nobody asks

@@ -44,7 +44,6 @@ from alf_lite.algorithms.parts.novelty import (
     ActionVectors,
     NormalizedObservations,
     check_no_memory,
-    flat,
 )
 from alf_lite.config import configurable
 from alf_lite.data_structures import (
@@ -60,6 +59,7 @@ from alf_lite.networks.layers import Activation, check_sizes, linear, make_activ
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_choice, check_not_negative
 from alf_lite.utils.schedulers import Coefficient, Scheduled, is_zero, set_coefficients
+from alf_lite.utils.tensor_utils import flatten_outer
 
 Nest = Any
 
@@ -166,7 +166,7 @@ class GailReward(IntrinsicReward):
             nest.narrow(steps.observation, 0, -1, dim=1),
             nest.narrow(steps.prev_action, 1, None, dim=1),
         )
-        h = self._h(self._vectors(flat(earlier))).view(shape)
+        h = self._h(self._vectors(flatten_outer(earlier))).view(shape)
         return functional.pad(self._reward(h), (1, 0))
 
     def _reward(self, h: Tensor) -> Tensor:

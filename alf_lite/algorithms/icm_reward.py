@@ -38,7 +38,6 @@ from alf_lite.algorithms.parts.novelty import (
     FeatureNetwork,
     NormalizedObservations,
     ReturnScale,
-    flat,
 )
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
@@ -47,6 +46,7 @@ from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.checks import check_unit_interval
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
+from alf_lite.utils.tensor_utils import flatten_outer
 
 Nest = Any
 
@@ -140,8 +140,10 @@ class IcmReward(IntrinsicReward):
         if self.training:
             self._observations.update(steps.observation)
         shape = steps.step_type.shape
-        features = self._phi(flat(steps.observation)).unflatten(0, shape)
-        action = self._actions(flat(nest.narrow(steps.prev_action, 1, None, dim=1)))
+        features = self._phi(flatten_outer(steps.observation)).unflatten(0, shape)
+        action = self._actions(
+            flatten_outer(nest.narrow(steps.prev_action, 1, None, dim=1))
+        )
         before, after = features[:, :-1].flatten(0, 1), features[:, 1:].flatten(0, 1)
         error = self._forward_error(before, action, after)
         reward = functional.pad(error.view(shape[0], shape[1] - 1), (1, 0))

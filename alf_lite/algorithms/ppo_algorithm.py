@@ -54,6 +54,7 @@ from alf_lite.utils import losses
 from alf_lite.utils.checks import check_choice, check_positive
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
+from alf_lite.utils.tensor_utils import flatten_outer
 
 Nest = Any
 
@@ -210,10 +211,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         """Computes what stays fixed during the updates: log π_old, A and the target."""
         value = rollout_info.value
         if isinstance(value, tuple):
-            flat = nest.map_structure(
-                lambda t: t.flatten(0, 1), root_inputs.observation
-            )
-            value, _ = self._value(flat)
+            value, _ = self._value(flatten_outer(root_inputs.observation))
             value = value.unflatten(0, root_inputs.step_type.shape)
         old_distribution = rollout_info.action_distribution
         log_prob = distributions.log_prob(old_distribution, rollout_info.action)

@@ -41,13 +41,13 @@ from alf_lite.algorithms.parts.novelty import (
     FeatureNetwork,
     NormalizedObservations,
     ReturnScale,
-    flat,
 )
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.tensor_utils import flatten_outer
 
 Nest = Any
 
@@ -129,7 +129,7 @@ class RndReward(IntrinsicReward):
         """L(s_t) / σ_R, [B, T]; in training the statistics take the steps in."""
         if self.training:
             self._observations.update(steps.observation)
-        observation = flat(self._observations(steps.observation))
+        observation = flatten_outer(self._observations(steps.observation))
         target, _ = self._target(observation)
         error = self._predictor(observation)[0].sub_(target).square_()
         shape = steps.step_type.shape
@@ -155,7 +155,7 @@ class RndReward(IntrinsicReward):
         valued, self._valued = self._valued, None
         if valued is not None and valued[0] is steps.observation:
             return valued[1]
-        target, _ = self._target(flat(self._observations(steps.observation)))
+        target, _ = self._target(flatten_outer(self._observations(steps.observation)))
         return target.unflatten(0, steps.step_type.shape)
 
     def train_step(

@@ -29,6 +29,15 @@ def check_positive(**values: Scheduled | None) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
+def check_count(**values: int | None) -> None:
+    """Raises ValueError, with its name, for what is no positive integer, or None."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
 def check_choice(choices: Any, **values: Any) -> None:
     """Raises ConfigError, with its name, for a value that is none of a Literal's."""
     for name, value in values.items():

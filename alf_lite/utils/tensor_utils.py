@@ -32,6 +32,11 @@ def expand_dims_as(x: Tensor, y: Tensor) -> Tensor:
     return x if x.ndim == y.ndim else x.reshape(x.shape + (1,) * (y.ndim - x.ndim))
 
 
+def flatten_outer(values: Nest) -> Nest:
+    """[B, T, ...] → [B·T, ...] in every leaf."""
+    return nest.map_structure(lambda t: t.flatten(0, 1), values)
+
+
 def unflatten_last(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """[..., N] → [..., *shape], which has N elements."""
     if len(shape) == 1:

@@ -8,6 +8,7 @@ import pytest
 
 from alf_lite.errors import ConfigError
 from alf_lite.utils.checks import (
+    check_count,
     check_left_out,
     check_not_negative,
     check_positive,
@@ -39,3 +40,10 @@ def test_what_would_be_ignored_is_named():
     check_left_out("nothing learns", tau=None)
     with pytest.raises(ConfigError, match="tau has no effect: nothing learns"):
         check_left_out("nothing learns", beta=None, tau=0.0)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True])
+def test_what_must_be_a_count_is_named(value):
+    check_count(horizon=1, max_depth=None)
+    with pytest.raises(ValueError, match="horizon must be a positive integer, got"):
+        check_count(horizon=value, other=1)

@@ -23,7 +23,7 @@ from alf_lite.networks.network import whole_sequences
 from alf_lite.utils.diagnostics import diagnostics_are_due
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.ranks import ranks
-from alf_lite.utils.tensor_utils import reset_state
+from alf_lite.utils.tensor_utils import flatten_outer, reset_state
 
 Nest = Any
 # (inputs, state, rollout_info) → AlgStep
@@ -280,9 +280,7 @@ def info_of_sequences(
     rounding and, where the train step draws random numbers, their order.
     """
     shape = batch.inputs.step_type.shape
-    inputs, rollout_info = nest.map_structure(
-        lambda t: t.flatten(0, 1), (batch.inputs, batch.rollout_info)
-    )
+    inputs, rollout_info = flatten_outer((batch.inputs, batch.rollout_info))
     if state is None:
         state = _stored_state(batch, initial_state(shape[1]))
     with whole_sequences(batch.inputs.is_first()):

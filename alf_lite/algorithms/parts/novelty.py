@@ -187,10 +187,5 @@ def check_no_memory(encoder: Network) -> None:
         )
 
 
-def flat(values: Nest) -> Nest:
-    """[B, T, ...] → [B·T, ...] in every leaf."""
-    return nest.map_structure(lambda t: t.flatten(0, 1), values)
-
-
 def _is_number(spec: TensorSpec) -> bool:
     return spec.is_continuous or (spec.dtype in _NUMBERS and spec.ndim > 0)

@@ -21,7 +21,7 @@ from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeSt
 from alf_lite.errors import ConfigError
 from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
-from alf_lite.utils.tensor_utils import where_rows
+from alf_lite.utils.tensor_utils import flatten_outer, where_rows
 
 Nest = Any
 
@@ -130,7 +130,7 @@ class RepresentationLearner(ObservationPart):
     @torch.no_grad()
     def replayed_output(self, inputs: TimeStep, rollout_info: Nest) -> Nest:
         shape = inputs.step_type.shape
-        flat = nest.map_structure(lambda t: t.flatten(0, 1), inputs.observation)
+        flat = flatten_outer(inputs.observation)
         return self._encode(flat, shape.numel()).unflatten(0, shape)
 
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from alf_lite import nest
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.return_heads import ReturnHead, mean_of_components
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.action_vectors import DiscreteActions
 from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.errors import ConfigError
-from alf_lite.utils.tensor_utils import select
+from alf_lite.utils.tensor_utils import flatten_outer, select
 
 if TYPE_CHECKING:
     from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -64,8 +63,7 @@ def error_of_acting(
     steps = steps._replace(observation=values.value)
     steps, later = transitions.to_transitions(steps, n_step, gamma)
     shape = later.discount.shape  # [B, T-n]
-    taken = nest.map_structure(lambda t: t.flatten(0, 1), later.action)
-    index = actions.to_index(taken).unflatten(0, shape)
+    index = actions.to_index(flatten_outer(later.action)).unflatten(0, shape)
     q = select(values.q[:, : shape[1]], index)  # [B, T-n, C]
     target = later.reward.unsqueeze(-1)
     target = target + later.discount.unsqueeze(-1) * later.next_observation
