@@ -23,6 +23,7 @@ from alf_lite.algorithms import (
     PPGAlgorithm as PPGAlgorithm,
     PPOAlgorithm as PPOAlgorithm,
     PathwiseActorCriticAlgorithm as PathwiseActorCriticAlgorithm,
+    PlanningAlgorithm as PlanningAlgorithm,
     PqnAlgorithm as PqnAlgorithm,
     QLearningAlgorithm as QLearningAlgorithm,
     R2d2Algorithm as R2d2Algorithm,

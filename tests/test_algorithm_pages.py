@@ -46,7 +46,7 @@ OFF_POLICY = [
 SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
 BASES = {"Algorithm", "RLAlgorithm", "OffPolicyAlgorithm"}
 BASES |= {"OffPolicyActorCriticAlgorithm", "PathwiseActorCriticAlgorithm"}
-BASES.add("QLearningAlgorithm")
+BASES |= {"QLearningAlgorithm", "PlanningAlgorithm"}
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 

@@ -143,6 +143,9 @@ from alf_lite.algorithms.parts.temperature import TargetEntropy
 from alf_lite.algorithms.parts.trajectory_optimizers import TrajectoryOptimizer
 from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.algorithms.parts.weight_projection import Projection
+from alf_lite.algorithms.planning_algorithm import (
+    PlanningAlgorithm as _PlanningAlgorithm,
+)
 from alf_lite.algorithms.ppg_algorithm import (
     AuxiliaryLossInfo as AuxiliaryLossInfo,
     AuxiliaryRows as AuxiliaryRows,
@@ -364,30 +367,6 @@ class IcmReward(_IcmReward):
         name: str | None = None,
     ) -> None: ...
 
-class MbrlAlgorithm(_MbrlAlgorithm):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec = ...,
-        action_spec: NestedTensorSpec = ...,
-        *,
-        gamma: float = 1.0,
-        horizon: int = 25,
-        planner: TrajectoryOptimizer | None = None,
-        model_ctor: Callable[..., DynamicsEnsemble] = ...,
-        num_particles: int = 20,
-        trajectory_sampling: TrajectorySampling = 'ts_infinity',
-        reward_fn: RewardFn | None = None,
-        reward_spec: TensorSpec = ...,
-        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        overwrite_policy_output: bool = False,
-        name: str | None = None,
-    ) -> None: ...
-
 class OffPolicyAlgorithm(_OffPolicyAlgorithm):
     def __init__(
         self,
@@ -399,6 +378,26 @@ class OffPolicyAlgorithm(_OffPolicyAlgorithm):
         target_update_tau: Scheduled = 0.005,
         target_update_period: Scheduled | None = 1,
         action_mask_key: str | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class PlanningAlgorithm(_PlanningAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        gamma: float = 1.0,
+        horizon: int = 25,
+        planner: TrajectoryOptimizer | None = None,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,
@@ -448,38 +447,6 @@ class RndReward(_RndReward):
         predictor_update_period: int = 4,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
-        name: str | None = None,
-    ) -> None: ...
-
-class Tdmpc2Algorithm(_Tdmpc2Algorithm):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec = ...,
-        action_spec: NestedTensorSpec = ...,
-        *,
-        gamma: float | None = None,
-        episode_length: int | None = None,
-        horizon: int = 3,
-        planner: TrajectoryOptimizer | None = None,
-        num_policy_trajectories: int = 24,
-        latent_size: int = 512,
-        simnorm_size: int = 8,
-        encoder_fc_layer_params: Sequence[int] = ...,
-        fc_layer_params: Sequence[int] = ...,
-        num_critics: int = 5,
-        rho: float = 0.5,
-        entropy_weight: float = 0.0001,
-        target_update_tau: float = 0.01,
-        encoder_optimizer: Optimizer | None = None,
-        policy_optimizer: Optimizer | None = None,
-        reward_spec: TensorSpec = ...,
-        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -614,6 +581,30 @@ class ImpalaAlgorithm(_ImpalaAlgorithm, ActorCriticAlgorithm):
         name: str | None = None,
     ) -> None: ...
 
+class MbrlAlgorithm(_MbrlAlgorithm, PlanningAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        model_ctor: Callable[..., DynamicsEnsemble] = ...,
+        num_particles: int = 20,
+        trajectory_sampling: TrajectorySampling = 'ts_infinity',
+        reward_fn: RewardFn | None = None,
+        gamma: float = 1.0,
+        horizon: int = 25,
+        planner: TrajectoryOptimizer | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
 class MuzeroAlgorithm(_MuzeroAlgorithm, OffPolicyAlgorithm):
     def __init__(
         self,
@@ -698,6 +689,38 @@ class PPOAlgorithm(_PPOAlgorithm, ActorCriticAlgorithm):
         action_mask_key: str | None = None,
         actor_observation_keys: Sequence[str] | None = None,
         critic_observation_keys: Sequence[str] | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class Tdmpc2Algorithm(_Tdmpc2Algorithm, PlanningAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        gamma: float | None = None,
+        episode_length: int | None = None,
+        num_policy_trajectories: int = 24,
+        latent_size: int = 512,
+        simnorm_size: int = 8,
+        encoder_fc_layer_params: Sequence[int] = ...,
+        fc_layer_params: Sequence[int] = ...,
+        num_critics: int = 5,
+        rho: float = 0.5,
+        entropy_weight: float = 0.0001,
+        target_update_tau: float = 0.01,
+        encoder_optimizer: Optimizer | None = None,
+        policy_optimizer: Optimizer | None = None,
+        horizon: int = 3,
+        planner: TrajectoryOptimizer | None = None,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.parts.dynamics_ensemble import (
@@ -37,20 +37,14 @@ from alf_lite.algorithms.parts.dynamics_ensemble import (
     ObservationVectors,
     Transitions,
 )
-from alf_lite.algorithms.parts.trajectory_optimizers import (
-    CrossEntropy,
-    Plan,
-    TrajectoryOptimizer,
-    box_actions,
-    shifted,
-)
+from alf_lite.algorithms.parts.trajectory_optimizers import CrossEntropy, ValueFn
 from alf_lite.algorithms.parts.transitions import check_windows, to_transitions
-from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.planning_algorithm import PlanningAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
-from alf_lite.errors import ConfigError
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.checks import check_choice, check_positive, check_unit_interval
+from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_choice
+from alf_lite.utils.tensor_utils import flatten_outer
 
 Nest = Any
 TrajectorySampling = Literal["ts1", "ts_infinity"]
@@ -73,22 +67,19 @@ class Chance(NamedTuple):
 
 
 @configurable
-class MbrlAlgorithm(RLAlgorithm):
+class MbrlAlgorithm(PlanningAlgorithm):
     """PETS: plans with probabilistic models, for continuous actions with bounds.
 
     Args:
         observation_spec: of one observation: floats.
         action_spec: of one action: boxes.
-        gamma: γ of the value of a plan; the paper has none.
-        horizon: H.
-        planner: ``CrossEntropy()`` by default; any of ``trajectory_optimizers``.
         model_ctor: called as ``ctor(state_size, action_size)``.
         num_particles: P, a multiple of the members.
         trajectory_sampling: whether a particle has another member at every step,
             ``"ts1"``, or one for the whole plan, ``"ts_infinity"``.
         reward_fn: of observations, actions and next observations [R, ...], as specs and
             data transformers have them, rewards [R]; None: the model's.
-        **kwargs: see :class:`RLAlgorithm`.
+        **kwargs: see :class:`PlanningAlgorithm`.
 
     Raises:
         ValueError: if actions are no boxes, an observation holds no floats or a number
@@ -96,9 +87,8 @@ class MbrlAlgorithm(RLAlgorithm):
         ConfigError: if windows are too short, or the reward has several dimensions.
     """
 
-    skips_rollout_of_random_steps = True
-    _plan_noise: Tensor  # [iterations, N, H, A], what predict_step plans with
-    _noise: Tensor  # likewise, as Chance has it
+    default_planner = CrossEntropy
+    _noise: Tensor  # what predict_step plans with, as Chance has it
     _order: Tensor
 
     default_settings = DefaultSettings(
@@ -116,68 +106,30 @@ class MbrlAlgorithm(RLAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        gamma: float = 1.0,
-        horizon: int = 25,
-        planner: TrajectoryOptimizer | None = None,
         model_ctor: Callable[..., DynamicsEnsemble] = DynamicsEnsemble,
         num_particles: int = 20,
         trajectory_sampling: TrajectorySampling = "ts_infinity",
         reward_fn: RewardFn | None = None,
         **kwargs: Any,
     ) -> None:
-        name = type(self).__name__
-        actions = box_actions(action_spec)
-        vectors = ObservationVectors(observation_spec)
-        check_unit_interval(gamma=gamma)
-        check_positive(horizon=horizon)
         check_choice(TrajectorySampling, trajectory_sampling=trajectory_sampling)
-        super().__init__(
-            observation_spec,
-            action_spec,
-            is_on_policy=False,
-            rollout_state_spec=TensorSpec((horizon, actions.vector_size)),
-            **kwargs,
-        )
-        if self.has_multidim_reward:
-            raise ConfigError(f"{name} takes one reward, got {self.reward_spec}")
+        vectors = ObservationVectors(observation_spec)
+        super().__init__(observation_spec, action_spec, **kwargs)
         check_windows(self._config, 1, "to the next step")
-        self.num_bootstrap_steps = 1
-        self._actions, self._vectors = actions, vectors
-        self._gamma, self._horizon = gamma, horizon
+        self._vectors = vectors
         self._sampling, self._reward_fn = trajectory_sampling, reward_fn
-        self._planner = CrossEntropy() if planner is None else planner
-        self._model = model_ctor(vectors.size, actions.vector_size)
+        self._model = model_ctor(vectors.size, self._actions.vector_size)
         self._num_particles = num_particles
         if num_particles < 1 or num_particles % self._model.num_members:
             raise ValueError(
                 "num_particles must be a multiple of the "
                 f"{self._model.num_members} members of the model, got {num_particles}"
             )
-        noise = self._planner.make_noise(horizon, actions.vector_size)
         chance = self._draw(torch.Generator().manual_seed(0))
-        self.register_buffer("_plan_noise", noise, persistent=False)
         self.register_buffer("_noise", chance.noise, persistent=False)
         self.register_buffer("_order", chance.order, persistent=False)
 
     # Acting
-
-    def predict_step(self, inputs: TimeStep, state: Tensor) -> AlgStep:
-        """The first action of the plan's mean; the same each time."""
-        chance = Chance(self._noise, self._order)
-        plan = self._plan(inputs.observation, state, self._plan_noise, chance)
-        action = self._actions.to_action(plan.mean[:, 0])
-        return AlgStep(output=action, state=plan.mean)
-
-    def rollout_step(self, inputs: TimeStep, state: Tensor) -> AlgStep:
-        """Likewise, with new noise for every plan."""
-        plan = self._plan(inputs.observation, state, None, self._draw())
-        action = self._actions.to_action(plan.mean[:, 0])
-        return AlgStep(output=action, state=plan.mean)
-
-    @property
-    def training_only_modules(self) -> list[nn.Module]:
-        """None."""
-        return []
 
     def _draw(self, generator: torch.Generator | None = None) -> Chance:
         size = self._horizon, self._num_particles
@@ -188,17 +140,10 @@ class MbrlAlgorithm(RLAlgorithm):
             order = torch.arange(size[1]).repeat(size[0], 1)
         return Chance(noise.to(self.device), order.to(self.device))
 
-    @torch.no_grad()
-    def _plan(
-        self, observation: Nest, last: Tensor, noise: Tensor | None, chance: Chance
-    ) -> Plan:
-        """Refines the last plan [B, H, A], zeros where FIRST, from [B, ...]."""
+    def _outlook(self, observation: Nest, noise: Tensor | None) -> tuple[ValueFn, None]:
+        chance = self._draw() if noise is None else Chance(self._noise, self._order)
         state = self._vectors.to_vector(observation)
-        return self._planner.optimize(
-            lambda actions: self._value_of(state, actions, chance),
-            shifted(last),
-            noise=noise,
-        )
+        return lambda actions: self._value_of(state, actions, chance), None
 
     def _value_of(self, state: Tensor, actions: Tensor, chance: Chance) -> Tensor:
         """V [B, N] of sequences [B, N, H, A] from states [B, O]."""
@@ -244,15 +189,13 @@ class MbrlAlgorithm(RLAlgorithm):
         inputs, transition = to_transitions(root_inputs, 1, 1.0)
         shape = inputs.step_type.shape
 
-        def flat(values: Nest) -> Nest:
-            return nest.map_structure(lambda t: t.flatten(0, 1), values)
-
+        t = flatten_outer(transition)
         data = Transitions(
-            self._vectors.to_vector(flat(inputs.observation)),
-            self._actions.to_vector(flat(transition.action)),
-            self._vectors.to_vector(flat(transition.next_observation)),
-            transition.reward.flatten(),
-            transition.discount.flatten(),
+            self._vectors.to_vector(flatten_outer(inputs.observation)),
+            self._actions.to_vector(t.action),
+            self._vectors.to_vector(t.next_observation),
+            t.reward,
+            t.discount,
         )
         if self.training:
             valid = inputs.step_type != int(StepType.LAST)

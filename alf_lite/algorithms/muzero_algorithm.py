@@ -44,7 +44,11 @@ from alf_lite.algorithms.parts.search_model import (
     SearchedActions,
 )
 from alf_lite.algorithms.parts.tree_search import Found, TreeSearch
-from alf_lite.algorithms.parts.window_targets import WindowTargets, window_targets
+from alf_lite.algorithms.parts.window_targets import (
+    WindowTargets,
+    steps_from,
+    window_targets,
+)
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
     AlgStep,
@@ -56,9 +60,9 @@ from alf_lite.data_structures import (
 )
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_not_negative, check_unit_interval
+from alf_lite.utils.checks import check_count, check_not_negative, check_unit_interval
 from alf_lite.utils.diagnostics import diagnostic
-from alf_lite.utils.tensor_utils import expand_dims_as
+from alf_lite.utils.tensor_utils import expand_dims_as, flatten_outer
 
 Nest = Any
 _LAST = int(StepType.LAST)
@@ -162,10 +166,7 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
             consistency_loss_weight=consistency_loss_weight,
         )
         check_unit_interval(reanalyze_ratio=reanalyze_ratio)
-        if not isinstance(num_unroll_steps, int) or num_unroll_steps < 1:
-            raise ValueError(
-                f"num_unroll_steps must be a positive integer, got {num_unroll_steps!r}"
-            )
+        check_count(num_unroll_steps=num_unroll_steps)
         self._num_unroll_steps = num_unroll_steps
         self.num_bootstrap_steps = num_unroll_steps + self._n_step
         transitions.check_windows(
@@ -262,26 +263,19 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
             num_steps,
         )
 
-        def unrolled(t: Tensor, begin: int, number: int) -> Tensor:
-            """[B, T, ...] → [B, R, number, ...]."""
-            rows = t[:, begin : begin + num_rows + number - 1]
-            return rows.unfold(1, number, 1).movedim(-1, 2)
-
         found = self._reanalyzed(steps.observation, rollout_info)
-        flat = nest.map_structure(lambda t: t.flatten(0, 1), steps.prev_action)
+        flat = flatten_outer(steps.prev_action)
         vectors = self._actions.to_vectors(flat).unflatten(0, steps.step_type.shape)
-        action = unrolled(vectors, 1, num_steps)
+        action = steps_from(vectors, 1, num_steps, num_rows)
         # Behind a terminal state, any action leads to it.
         anything = self._actions.any_vectors(action)
         is_absorbed = targets.is_absorbed[..., 1:, None]
         following: Nest = ()
         if self._consistency_loss_weight:
-            following = nest.map_structure(
-                lambda t: unrolled(t, 1, num_steps), observation
-            )
+            following = steps_from(observation, 1, num_steps, num_rows)
         window = MuzeroWindow(
             action=torch.where(is_absorbed, anything, action),
-            found=nest.map_structure(lambda t: unrolled(t, 0, num_steps + 1), found),
+            found=steps_from(found, 0, num_steps + 1, num_rows),
             targets=targets,
             next_observation=following,
         )
@@ -308,9 +302,8 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         if not number:
             return info
         rows = torch.randperm(batch_size)[:number].to(info.policy.device)
-        again = nest.map_structure(
-            lambda t: t[rows, :length].flatten(0, 1), observation
-        )
+        again = nest.map_structure(lambda t: t[rows, :length], observation)
+        again = flatten_outer(again)
         _, found = self._find(self._target_model, again, explore=False, at_random=True)
 
         def replaced(old: Tensor, new: Tensor) -> Tensor:
@@ -356,9 +349,7 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
             return ()
         shape = latents.shape[:2]
         with torch.no_grad():
-            flat = nest.map_structure(
-                lambda t: t.flatten(0, 1), window.next_observation
-            )
+            flat = flatten_outer(window.next_observation)
             seen = self._model.encode(flat).unflatten(0, shape)
         targets = window.targets
         is_here = (targets.has_reward & ~targets.is_absorbed)[:, 1:]

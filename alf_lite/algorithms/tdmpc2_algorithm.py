@@ -41,16 +41,12 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from alf_lite import nest
+from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.critics import TargetUpdater
 from alf_lite.algorithms.parts.return_heads import TwoHotHead
-from alf_lite.algorithms.parts.trajectory_optimizers import (
-    Mppi,
-    TrajectoryOptimizer,
-    box_actions,
-    shifted,
-)
-from alf_lite.algorithms.parts.transitions import check_windows
-from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.parts.trajectory_optimizers import Mppi, Plan, ValueFn
+from alf_lite.algorithms.parts.window_targets import steps_from
+from alf_lite.algorithms.planning_algorithm import PlanningAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
 from alf_lite.errors import ConfigError
@@ -58,9 +54,10 @@ from alf_lite.networks.critic_networks import ParallelMLP
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.layers import mlp
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_positive, check_unit_interval
 from alf_lite.utils.ranks import ranks
+from alf_lite.utils.tensor_utils import flatten_outer
 
 Nest = Any
 
@@ -110,8 +107,8 @@ class _Model(nn.Module):
         return squashed(mean, raw_std, noise)
 
 
-@configurable
-class Tdmpc2Algorithm(RLAlgorithm):
+@configurable(defaults={"horizon": 3})
+class Tdmpc2Algorithm(PlanningAlgorithm):
     """TD-MPC2 for continuous actions with bounds.
 
     Args:
@@ -119,8 +116,6 @@ class Tdmpc2Algorithm(RLAlgorithm):
         action_spec: of one action: boxes.
         gamma: γ; None: by ``episode_length``, see :func:`discount_of`.
         episode_length: steps of an episode, action repeat taken off.
-        horizon: H; windows have one step more.
-        planner: ``Mppi()`` by default; any of ``trajectory_optimizers``.
         num_policy_trajectories: sequences of π among the samples of the planner.
         latent_size: elements of z.
         simnorm_size: elements of a simplex.
@@ -132,17 +127,15 @@ class Tdmpc2Algorithm(RLAlgorithm):
         target_update_tau: τ of Q⁻.
         encoder_optimizer: of h; None: ``optimizer`` trains it, too.
         policy_optimizer: of π; likewise.
-        **kwargs: see :class:`RLAlgorithm`.
+        **kwargs: see :class:`PlanningAlgorithm`. Windows have H + 1 steps.
 
     Raises:
         ValueError: if the action is not a box or a number is out of range.
         ConfigError: if windows are too short, or γ is given twice or not at all.
     """
 
-    _noise: Tensor  # [iterations, N, H, A], what predict_step plans with
+    default_planner = Mppi
     _scale: Tensor  # [] S
-
-    skips_rollout_of_random_steps = True
 
     # Table 8 of the paper: an update for every step; windows have one step more than H.
     default_settings = DefaultSettings(
@@ -164,8 +157,6 @@ class Tdmpc2Algorithm(RLAlgorithm):
         *,
         gamma: float | None = None,
         episode_length: int | None = None,
-        horizon: int = 3,
-        planner: TrajectoryOptimizer | None = None,
         num_policy_trajectories: int = 24,
         latent_size: int = 512,
         simnorm_size: int = 8,
@@ -180,30 +171,18 @@ class Tdmpc2Algorithm(RLAlgorithm):
         **kwargs: Any,
     ) -> None:
         name = type(self).__name__
-        actions = box_actions(action_spec)
         gamma = _discount(name, gamma, episode_length)
-        check_unit_interval(gamma=gamma, rho=rho)
-        check_positive(horizon=horizon, simnorm_size=simnorm_size)
+        check_unit_interval(rho=rho)
+        check_positive(simnorm_size=simnorm_size)
         if latent_size % simnorm_size or num_critics < 2:
             raise ValueError(
                 f"{name}: expected latent_size a multiple of simnorm_size, num_critics"
                 f" at least 2; got {latent_size}, {simnorm_size} and {num_critics}"
             )
-        size = actions.vector_size
-        super().__init__(
-            observation_spec,
-            action_spec,
-            is_on_policy=False,
-            rollout_state_spec=TensorSpec((horizon, size)),
-            **kwargs,
-        )
-        if self.has_multidim_reward:
-            raise ConfigError(f"{name} takes one reward, got {self.reward_spec}")
-        check_windows(self._config, horizon, "horizon")
-        self._actions, self._gamma = actions, gamma
-        self._horizon = self.num_bootstrap_steps = horizon
+        super().__init__(observation_spec, action_spec, gamma=gamma, **kwargs)
+        self.num_bootstrap_steps, size = self._horizon, self._actions.vector_size
+        transitions.check_windows(self._config, self._horizon, "horizon")
         self._rho, self._beta = rho, entropy_weight
-        self._planner = Mppi() if planner is None else planner
         self._num_policy = num_policy_trajectories
         self._head = TwoHotHead("symlog", -10.0, 10.0, bins=101)
         self._build_encoder(latent_size, encoder_fc_layer_params)
@@ -214,8 +193,6 @@ class Tdmpc2Algorithm(RLAlgorithm):
             layer_norm=True,
             last_initializer="zeros",
         )
-        noise = self._planner.make_noise(horizon, size)
-        self.register_buffer("_noise", noise, persistent=False)
         if self._is_eval:
             return
         self._target_q = copy.deepcopy(self._q).requires_grad_(False)
@@ -247,34 +224,25 @@ class Tdmpc2Algorithm(RLAlgorithm):
 
     # Acting
 
-    def predict_step(self, inputs: TimeStep, state: Tensor) -> AlgStep:
-        """The first action of the best sequence; the same each time."""
-        plan = self._plan(inputs.observation, state, self._noise)
-        action = plan.elites[:, 0, 0]
-        return AlgStep(output=self._actions.to_action(action), state=plan.mean)
+    def _outlook(
+        self, observation: Nest, noise: Tensor | None
+    ) -> tuple[ValueFn, Tensor | None]:
+        z = self._encode(observation)
+        candidates = self._policy_sequences(z, noise) if self._num_policy else None
+        return lambda actions: self._value_of(z, actions), candidates
 
-    def rollout_step(self, inputs: TimeStep, state: Tensor) -> AlgStep:
-        """An elite, drawn by its weight, with noise of the plan's deviation."""
-        plan = self._plan(inputs.observation, state, None)
+    def _first_action(self, plan: Plan, explores: bool) -> Tensor:
+        """That of the best sequence.
+
+        Where it explores, of one drawn by the weights, with noise of the plan's
+        deviation.
+        """
+        if not explores:
+            return plan.elites[:, 0, 0]
         chosen = plan.weights.multinomial(1)[:, 0]
         rows = torch.arange(chosen.shape[0], device=chosen.device)
         action = plan.elites[rows, chosen, 0]
-        action = (action + plan.std[:, 0] * torch.randn_like(action)).clamp(-1, 1)
-        return AlgStep(output=self._actions.to_action(action), state=plan.mean)
-
-    @torch.no_grad()
-    def _plan(self, observation: Nest, last: Tensor, noise: Tensor | None) -> Any:
-        """Refines the last plan [B, H, A], zeros where FIRST, from [B, ...]."""
-        z = self._encode(observation)
-        candidates = None
-        if self._num_policy:
-            candidates = self._policy_sequences(z, noise)
-        return self._planner.optimize(
-            lambda actions: self._value_of(z, actions),
-            shifted(last),
-            candidates,
-            noise,
-        )
+        return (action + plan.std[:, 0] * torch.randn_like(action)).clamp(-1, 1)
 
     def _policy_sequences(self, z: Tensor, noise: Tensor | None) -> Tensor:
         """What π does, [B, M, H, A]."""
@@ -282,8 +250,7 @@ class Tdmpc2Algorithm(RLAlgorithm):
         actions = []
         for k in range(self._horizon):
             if noise is None:
-                size = self._actions.vector_size
-                epsilon = torch.randn(*z.shape[:2], size, device=z.device)
+                epsilon = self._noise_like(z)
             else:
                 epsilon = noise[0, : self._num_policy, k].expand(z.shape[0], -1, -1)
             action, _ = self._model.act(z, epsilon)
@@ -315,33 +282,19 @@ class Tdmpc2Algorithm(RLAlgorithm):
         self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
     ) -> tuple[TimeStep, Window]:
         """Windows [B, T-H, ...] that begin at each of the first T-H steps."""
-        h, length = self._horizon, root_inputs.step_type.shape[1]
-        if length <= h:
-            raise ValueError(
-                f"{self._name} needs windows of at least {h + 1} steps (horizon + 1), "
-                f"got {length}. Set TrainerConfig.mini_batch_length = {h + 1}."
-            )
-        rows = length - h
-
-        def ahead(values: Nest, first: int, last: int) -> Nest:
-            steps = range(first, last + 1)
-            return nest.map_structure(
-                lambda t: torch.stack([t[:, k : k + rows] for k in steps], 2), values
-            )
-
-        prev_action = nest.map_structure(
-            lambda t: t.flatten(0, 1), root_inputs.prev_action
-        )
-        action = self._actions.to_vector(prev_action).unflatten(0, (-1, length))
-        is_last = root_inputs.step_type == int(StepType.LAST)
+        steps, h = root_inputs, self._horizon
+        rows = transitions.num_trained(steps, h)
+        flat = flatten_outer(steps.prev_action)
+        action = self._actions.to_vector(flat).unflatten(0, steps.step_type.shape)
+        is_last = steps.step_type == int(StepType.LAST)
         window = Window(
-            ahead(root_inputs.observation, 0, h),
-            ahead(action, 1, h),
-            ahead(root_inputs.reward, 1, h),
-            ahead(root_inputs.discount, 1, h),
-            ~ahead(is_last, 0, h - 1).cummax(-1).values,
+            steps_from(steps.observation, 0, h + 1, rows),
+            steps_from(action, 1, h, rows),
+            steps_from(steps.reward, 1, h, rows),
+            steps_from(steps.discount, 1, h, rows),
+            ~steps_from(is_last, 0, h, rows).cummax(-1).values,
         )
-        return nest.narrow(root_inputs, 0, rows, dim=1), window
+        return nest.narrow(steps, 0, rows, dim=1), window
 
     def train_step(
         self, inputs: TimeStep, state: Nest, rollout_info: Window

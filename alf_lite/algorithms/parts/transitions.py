@@ -31,7 +31,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.fast import quick
-from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils.checks import check_count, check_unit_interval
 from alf_lite.utils.schedulers import Scheduled
 
 Nest = Any
@@ -69,7 +69,7 @@ def to_transitions(
     Raises:
         ValueError: if T < n+1.
     """
-    num_rows = _num_rows(time_step, n)
+    num_rows = num_trained(time_step, n)
     first_steps = nest.narrow(time_step, 0, num_rows, dim=1)
     if n == 1:
         return first_steps, _to_next_steps(time_step, gamma)
@@ -197,8 +197,8 @@ def sequence_priority(
     return max_weight * size.amax(0) + (1 - max_weight) * mean
 
 
-def _num_rows(time_step: TimeStep, n: int) -> int:
-    """T-n.
+def num_trained(time_step: TimeStep, n: int) -> int:
+    """T-n, the steps of a window that have n steps ahead of them.
 
     Raises:
         ValueError: if T < n+1.
@@ -206,7 +206,7 @@ def _num_rows(time_step: TimeStep, n: int) -> int:
     length = time_step.step_type.shape[1]
     if length <= n:
         raise ValueError(
-            f"a {n}-step return needs windows of at least {n + 1} steps, got {length}. "
+            f"to see {n} ahead takes windows of at least {n + 1} steps, got {length}. "
             f"Set TrainerConfig.mini_batch_length = {n + 1}."
         )
     return length - n
@@ -226,7 +226,7 @@ def _to_next_steps(time_step: TimeStep, gamma: float) -> Transition:
 
 def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
     """The transitions of the first T-n steps, without their next observation."""
-    num_rows = _num_rows(time_step, n)
+    num_rows = num_trained(time_step, n)
     if n == 1:
         num_steps = (time_step.step_type[:, :-1] != _LAST).long()
         next_steps = _to_next_steps(time_step, gamma)
@@ -283,8 +283,7 @@ def check_coefficients(
         ConfigError: if windows have no step that has n steps ahead of it.
     """
     check_unit_interval(gamma=gamma)
-    if not isinstance(n_step, int) or isinstance(n_step, bool) or n_step < 1:
-        raise ValueError(f"n_step must be a positive integer, got {n_step!r}")
+    check_count(n_step=n_step)
     check_windows(config, n_step)
 
 

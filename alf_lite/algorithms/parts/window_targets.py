@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from alf_lite import nest
 from alf_lite.data_structures import StepType
 from alf_lite.utils import value_ops
 
+Nest = Any
 _LAST = int(StepType.LAST)
 
 
@@ -96,6 +98,26 @@ def window_targets(
         has_reward=has_reward,
         is_absorbed=is_absorbed,
     )
+
+
+def steps_from(values: Nest, first: int, number: int, num_rows: int) -> Nest:
+    """What follows each of the first R steps t of a window: t + first and so on.
+
+    Args:
+        values: [B, T, ...] in every leaf.
+        first: of the steps, seen from t.
+        number: of steps.
+        num_rows: R.
+
+    Returns:
+        [B, R, number, ...] in every leaf.
+    """
+
+    def of(t: Tensor) -> Tensor:
+        rows = t[:, first : first + num_rows + number - 1]
+        return rows.unfold(1, number, 1).movedim(-1, 2)
+
+    return nest.map_structure(of, values)
 
 
 def _before(is_true: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from alf_lite.algorithms.parts.window_targets import window_targets
+from alf_lite.algorithms.parts.window_targets import steps_from, window_targets
 
 REWARDS = [0.0, 1.0, 2.0, 3.0, 4.0]
 VALUES = [10.0, 20.0, 30.0, 40.0, 50.0]
@@ -86,3 +86,12 @@ def test_a_window_that_is_too_short_is_refused():
     steps = torch.zeros(1, 5)
     with pytest.raises(ValueError, match="5 steps is too short for 3 unrolled"):
         window_targets(steps, steps, steps.int(), steps, 2, 3)
+
+
+def test_what_follows_the_first_steps_of_a_window():
+    values = {"x": torch.randn(2, 9, 3), "reward": torch.randn(2, 9)}
+    found = steps_from(values, 1, 4, 5)
+    assert found["x"].shape == (2, 5, 4, 3)
+    for name, whole in values.items():
+        for row in range(5):
+            assert torch.equal(found[name][:, row], whole[:, row + 1 : row + 5])
