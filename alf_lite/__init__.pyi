@@ -11,6 +11,7 @@ from alf_lite.algorithms import (
     CqlDqnAlgorithm as CqlDqnAlgorithm,
     CrossqAlgorithm as CrossqAlgorithm,
     DdpgAlgorithm as DdpgAlgorithm,
+    DqfdAlgorithm as DqfdAlgorithm,
     DqnAlgorithm as DqnAlgorithm,
     ImpalaAlgorithm as ImpalaAlgorithm,
     IqlAlgorithm as IqlAlgorithm,

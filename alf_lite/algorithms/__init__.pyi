@@ -69,6 +69,11 @@ from alf_lite.algorithms.diayn_reward import (
     DiaynLossInfo as DiaynLossInfo,
     DiaynReward as _DiaynReward,
 )
+from alf_lite.algorithms.dqfd_algorithm import (
+    DqfdInfo as DqfdInfo,
+    DqfdLossInfo as DqfdLossInfo,
+    DqfdAlgorithm as _DqfdAlgorithm,
+)
 from alf_lite.algorithms.dqn_algorithm import (
     DqnInfo as DqnInfo,
     DqnLossInfo as DqnLossInfo,
@@ -1019,6 +1024,36 @@ class DdpgAlgorithm(_DdpgAlgorithm, PathwiseActorCriticAlgorithm):
         n_step: int | None = 1,
         target_update_tau: Scheduled = 0.005,
         target_update_period: Scheduled | None = 1,
+        action_mask_key: str | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class DqfdAlgorithm(_DqfdAlgorithm, DqnAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        margin: float = 0.8,
+        margin_weight: Scheduled = 1.0,
+        double: bool = True,
+        q_network_ctor: Callable[..., Network] = ...,
+        return_model: ReturnHead | None = None,
+        rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = ...,
+        lower_bound_targets: bool = False,
+        prioritize_new_steps: bool = False,
+        gamma: Scheduled = 0.99,
+        n_step: int | None = None,
+        target_update_tau: Scheduled = 1.0,
+        target_update_period: Scheduled | None = None,
         action_mask_key: str | None = None,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,

@@ -40,7 +40,7 @@ Pullback = Callable[..., tuple[np.ndarray | None, ...]]
 # From arrays to the outputs and their pullback
 NumpyFunction = Callable[..., tuple[tuple[np.ndarray, ...], Pullback]]
 
-_DQNS = ("Dqn", "CqlDqn", "MunchausenDqn", "R2d2", "Sarsa")
+_DQNS = ("Dqn", "CqlDqn", "Dqfd", "MunchausenDqn", "R2d2", "Sarsa")
 _CHAINS = (
     *("Actor", "ActorDistribution", "Feature", "NormalActor", "Q", "SquashedActor"),
     "Value",

@@ -61,6 +61,8 @@ STEP_TYPES = [
 ]
 TERMINATIONS = [(1, 2), (4, 3)]
 B, T = len(STEP_TYPES), len(STEP_TYPES[0])
+# Every other row comes from an offline buffer.
+SOURCE = BatchInfo(source=torch.arange(B) % 2)
 # The mask rules out what was done here.
 RULED_OUT = (0, 1)
 
@@ -492,7 +494,7 @@ class Window:
 def check_loss(row: Row, case: Case) -> None:
     """Compares one combination."""
     algorithm = row.build(case)
-    window, batch = make_batch(row, algorithm, case)
+    window, batch = make_batch(row, algorithm, case, SOURCE)
     with same_noise():
         info, _ = LossFunction(algorithm).info(batch)
         loss_info = algorithm.calc_loss(info)

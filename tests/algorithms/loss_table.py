@@ -8,6 +8,7 @@ from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.dqfd_algorithm import DqfdAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
@@ -144,6 +145,13 @@ ROWS = {
         naive.cql_dqn,
         DQN,
         {**GIVEN, "double": True, "cql_alpha": 3.0, "cql_temperature": 0.5},
+        **CHOICES,
+    ),
+    "DQfD": Row(
+        DqfdAlgorithm,
+        naive.dqfd,
+        DQN,
+        {**GIVEN, "double": True, "margin": 0.5, "margin_weight": 2.0},
         **CHOICES,
     ),
     "A2C": Row(ActorCriticAlgorithm, naive.a2c, A2C, ON_POLICY, **OF_ROLLOUT),

@@ -589,6 +589,22 @@ def cql_dqn(w: Window, t: int, b: int) -> Terms:
     return Terms(loss, {**terms.parts, "gap": gap}, terms.td_error)
 
 
+def dqfd(w: Window, t: int, b: int) -> Terms:
+    """DQN, and of demonstrations λ (max_a (Q(s, a) + l [a ≠ a_E]) − Q(s, a_E))."""
+    terms, q = dqn(w, t, b), w.components(w.algorithm._q_network, t, b)
+    margins = []
+    for c, taken in enumerate(w.taken(t, b)):
+        rivals = [
+            q[c, a] + (0.0 if a == taken else w.options["margin"])
+            for a, ok in enumerate(w.allowed(t, b)[c])
+            if ok or a == taken
+        ]
+        margins.append(max(rivals) - q[c, taken])
+    margin_loss = (b % 2) * torch.stack(margins).mean()
+    loss = terms.loss + w.options["margin_weight"] * margin_loss
+    return Terms(loss, {**terms.parts, "margin_loss": margin_loss}, terms.td_error)
+
+
 # On-policy: A2C, PPO (arXiv:1707.06347), IMPALA (arXiv:1802.01561)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
+from alf_lite.algorithms.dqfd_algorithm import DqfdAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
@@ -499,6 +500,10 @@ def test_training_continues_in_the_phase_where_it_stopped():
                 "mini_batch_length": 2,
             },
             "CqlDqnAlgorithm learns from recorded steps, and there are none",
+        ),
+        (
+            {"cls": DqfdAlgorithm, "mini_batch_length": 2},
+            "DqfdAlgorithm learns from recorded steps, and there are none",
         ),
     ],
 )

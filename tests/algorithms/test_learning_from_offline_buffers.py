@@ -12,6 +12,7 @@ from gymnasium import spaces
 from alf_lite import nest
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
+from alf_lite.algorithms.dqfd_algorithm import DqfdAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
@@ -21,12 +22,14 @@ from alf_lite.data_transformers.sqil_transformer import SqilTransformer
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.policies.evaluator import evaluate
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.testing.probe_environments import IdentityEnv
 
 DISCRETE = functools.partial(IdentityEnv, spaces.Discrete(3))
+COMPONENTS = functools.partial(IdentityEnv, spaces.MultiDiscrete([2, 3]))
 CONTINUOUS = functools.partial(IdentityEnv, spaces.Box(-1.0, 1.0, (2,)))
 
 Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(64,))
@@ -157,3 +160,32 @@ def test_demonstrations_are_imitated_whatever_the_environment_rewards():
     metrics = {m.name: m.result() for m in algorithm.get_metrics()}
     assert own.reward.sum() > 0  # by chance, and by exploring
     assert metrics["AverageReturn"] > 0
+
+
+def overrated(*args):
+    """Q-values that are too high at first, those of what nobody shows, too."""
+    network = QNetwork(*args, fc_layer_params=(32,))
+    bias = network._advantage[-1].bias
+    with torch.no_grad():
+        bias += torch.linspace(9.0, 10.0, bias.numel())
+    return network
+
+
+@pytest.mark.parametrize("env_ctor", [DISCRETE, COMPONENTS], ids=["one", "components"])
+def test_a_margin_tells_that_what_nobody_shows_is_worse(env_ctor):
+    """The values of demonstrations alone do not: nothing is known of other actions."""
+    buffer = collect(env_ctor, lambda observation: observation)
+    found = {}
+    for cls in (DqnAlgorithm, DqfdAlgorithm):
+        algorithm = make(
+            functools.partial(cls, q_network_ctor=overrated),
+            env_ctor,
+            buffer,
+            num_updates_per_train_iter=300,
+            rl_train_after_update_steps=1,
+        )
+        algorithm.train_iter()
+        assert algorithm.num_env_steps == 0
+        found[cls] = greedy_return(algorithm, env_ctor)
+    assert found[DqnAlgorithm] < 3.0
+    assert found[DqfdAlgorithm] >= 3.8

@@ -12,6 +12,7 @@ from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.dqfd_algorithm import DqfdAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
@@ -28,6 +29,7 @@ ALGORITHMS = {
         CqlAlgorithm,
         CqlDqnAlgorithm,
         DdpgAlgorithm,
+        DqfdAlgorithm,
         DqnAlgorithm,
         IqlAlgorithm,
         PPOAlgorithm,
@@ -43,12 +45,14 @@ BOX = BoundedTensorSpec((2,), torch.float32, -1, 1)
 MIXED = {"arm": BOX, "grip": DISCRETE}
 UNBOUNDED = TensorSpec((2,))
 
+Q_LEARNING = ("DqnAlgorithm", "CqlDqnAlgorithm", "DqfdAlgorithm")
+
 
 @pytest.mark.parametrize(
     ("name", "action_spec"),
     [
-        *[(name, BOX) for name in ("DqnAlgorithm", "CqlDqnAlgorithm")],
-        *[(name, MIXED) for name in ("DqnAlgorithm", "CqlDqnAlgorithm")],
+        *[(name, BOX) for name in Q_LEARNING],
+        *[(name, MIXED) for name in Q_LEARNING],
         ("DqnAlgorithm", UNBOUNDED),
         *[
             (name, spec)

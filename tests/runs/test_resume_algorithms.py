@@ -13,6 +13,7 @@ from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.dqfd_algorithm import DqfdAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
@@ -28,6 +29,7 @@ from alf_lite.data_transformers.normalizing_transformers import (
     ObservationNormalizer,
     RewardNormalizer,
 )
+from alf_lite.datasets.writing import write_source
 from alf_lite.distributions.exploration import OrnsteinUhlenbeckNoise
 from alf_lite.environments.creation import create_environment
 from alf_lite.games.board_games import Nim
@@ -37,6 +39,7 @@ from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.goal_environment import PointGoalEnv
+from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
 from alf_lite.utils.schedulers import LinearScheduler
 from tests.algorithms.agent_toys import full_agent
 from tests.trainers.run_comparison import (
@@ -255,6 +258,20 @@ def test_stopped_anywhere_and_resumed_equals_uninterrupted(
     train("alone", **{**alone, "summary_interval": 1000, "num_checkpoints": 0})
     expected, got = (learned_state(tmp_path / run) for run in ("straight", "alone"))
     assert differences(expected, got, "") == []
+
+
+def test_with_recorded_steps_beside_own_ones(train, tmp_path, caplog):
+    path = tmp_path / "data.replay"
+    env = creates("CartPole-v1")(seed=1)
+    steps = collect(env, RandomPolicy(env), NumSteps(64))
+    write_source(steps, env, path, "alf_lite")
+    settings = settings_of(
+        "dqn",
+        algorithm_ctor=with_optimizer(DqfdAlgorithm),
+        offline_buffer_dir=str(path),
+        rl_train_after_update_steps=2,
+    )
+    assert_resumes(train, tmp_path, caplog, settings)
 
 
 def needs(module):
