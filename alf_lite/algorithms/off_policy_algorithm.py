@@ -37,7 +37,7 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_left_out, check_positive
+from alf_lite.utils.checks import check_left_out, check_positive, check_unit_interval
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
@@ -203,6 +203,8 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
     _critics: Critics  # unless is_eval
     _has_target_critics: ClassVar[bool] = True
 
+    _td_lambda = Coefficient()
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -211,6 +213,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         actor_network_ctor: Callable[..., Network],
         critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
         num_critics: int = 2,
+        td_lambda: Scheduled | None = None,
         actor_observation_keys: Sequence[str] | None = None,
         critic_observation_keys: Sequence[str] | None = None,
         actor_optimizer: Optimizer | None = None,
@@ -226,6 +229,9 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
             critic_network_ctor: called as ``ctor(observation_spec, vector_size,
                 num_critics, output_shape)``; see :class:`CriticNetwork`.
             num_critics: n; the smallest of them is believed.
+            td_lambda: λ of targets that go on along the steps of a window, see
+                :func:`~alf_lite.algorithms.parts.transitions.with_lambda_returns`;
+                None: they end after ``n_step`` steps.
             actor_observation_keys: of the entries of a dict of observations that the
                 actor sees, and acting needs (Pinto et al. 2017, arXiv:1710.06542);
                 None: all.
@@ -236,8 +242,18 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
+            ConfigError: if ``td_lambda`` would be ignored.
         """
         super().__init__(observation_spec, action_spec, **kwargs)
+        set_coefficients(self, _td_lambda=td_lambda)
+        if td_lambda is not None:
+            check_unit_interval(td_lambda=td_lambda)
+            transitions.check_windows(self._config, 2, "td_lambda")
+            if self._chooses_n_step or self._n_step > 1:
+                raise ConfigError(
+                    f"{self._name}: td_lambda mixes targets of one step: n_step must "
+                    "be 1, which some algorithms do not have"
+                )
         self._actor_mask, self._critic_mask = (
             self._mask.showing(keys, f"{part}_observation_keys")
             for part, keys in (
@@ -257,6 +273,11 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
 
     def _build_networks(self, actor_update_period: int = 1) -> None:
         """Builds the policy and then, for training, the critics."""
+        if self._return_model is not None:
+            check_left_out(
+                "distributions of the return are not mixed",
+                td_lambda=type(self)._td_lambda.given(self),
+            )
         make_policy, make_critic_network = self._network_ctors
         of_actor, of_critics = self._own_optimizers
         self._policy = make_policy()
@@ -352,6 +373,13 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         return [self._critics.target if has_state else self._critics]
 
     # Learning
+
+    def _align(self, info: _Info, *next_fields: str) -> _Info:
+        """With what ``td_lambda`` makes of the values to bootstrap from."""
+        info, td_lambda = super()._align(info, *next_fields), self._td_lambda
+        if td_lambda is None:
+            return info
+        return transitions.with_lambda_returns(info, td_lambda)
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the targets towards the networks."""

@@ -163,6 +163,16 @@ VARIANTS = {
     "SAC of three critics": Row(
         SacAlgorithm, naive.sac, SAC, {**GIVEN, "num_critics": 3}, **VARIANT
     ),
+    "SAC with λ-returns": Row(
+        SacAlgorithm, naive.sac_lambda, SAC, {**GIVEN, "td_lambda": 0.7}, n=(1,)
+    ),
+    "DDPG with λ-returns": Row(
+        DdpgAlgorithm,
+        naive.ddpg,
+        DDPG,
+        {**GIVEN, "td_lambda": 0.7, "action_l2": 0.0},
+        **{**BOX, "n": (1,)},
+    ),
     "SAC without entropy in targets": Row(
         SacAlgorithm,
         naive.sac_without_bonus,

@@ -174,6 +174,23 @@ def sac_without_bonus(w: Window, t: int, b: int) -> Terms:
     return sac(w, t, b, value=expected_value)
 
 
+def sac_lambda(w: Window, t: int, b: int) -> Terms:
+    """V(s') is (1 − λ) V(s') + λ y' of the next step of the window."""
+    return sac(w, t, b, value=lambda s, t, b: mixed_value(w, s.soft_value, t, b))
+
+
+def mixed_value(w: Window, value: Any, t: int, b: int) -> Tensor:
+    """(1 − λ) V(s_t) + λ y_t, or V(s_t) where the episode or the window ends."""
+    now, td_lambda = value(t, b), w.options["td_lambda"]
+    if w.is_last(t, b) or t == w.num_rows:
+        return now
+    reward, discount, end = w.n_step(t, b)
+    if len(now) > len(reward):  # the entropy has its own dimension
+        reward = torch.cat([reward, torch.zeros(1)])
+    target = reward + discount * mixed_value(w, value, end, b)
+    return (1 - td_lambda) * now + td_lambda * target
+
+
 # TAAC (arXiv:2104.06521)
 
 
@@ -357,9 +374,14 @@ def actor_and_critics(w: Window, t: int, b: int, noise: Any) -> Terms:
     algorithm = w.algorithm
     online, target = algorithm._critics.online, algorithm._critics.target
     reward, discount, end = w.n_step(t, b)
-    next_q = deterministic(w, target, algorithm._target_policy, end, noise)[b]
-    q = w.q(online, t, b)
-    terms = squared_errors(w, q, reward + discount * w.smallest(next_q))
+
+    def value(t: int, b: int) -> Tensor:
+        next_q = deterministic(w, target, algorithm._target_policy, t, noise)[b]
+        return w.smallest(next_q)
+
+    q, has_lambda = w.q(online, t, b), "td_lambda" in w.options
+    following = mixed_value(w, value, end, b) if has_lambda else value(end, b)
+    terms = squared_errors(w, q, reward + discount * following)
     action_value = deterministic(w, w.frozen(online), algorithm._policy, t)[b, 0]
     actor_loss = -w.scalar(action_value)
     action = w.over_time(algorithm._policy)[t][b]

@@ -55,7 +55,15 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils.progress import Progress, follow_progress
 from alf_lite.utils.schedulers import LinearScheduler
-from tests.replayed_steps import BOX, CHOICE, MIXED, OBSERVATION, info_of, windows
+from tests.replayed_steps import (
+    BOX,
+    CHOICE,
+    MIXED,
+    OBSERVATION,
+    info_of,
+    update,
+    windows,
+)
 
 GAMMA = 0.9
 
@@ -287,6 +295,55 @@ def test_redq_updates_the_actor_as_often_as_it_acts():
 def test_a_subset_is_not_larger_than_the_ensemble():
     with pytest.raises(ValueError, match="between 1 and num_critics=2, got 3"):
         make(RedqAlgorithm, num_critics=2, num_target_critics=3)
+
+
+# λ-returns
+
+
+@pytest.mark.parametrize(
+    "cls", [SacAlgorithm, DdpgAlgorithm, IqlAlgorithm, AwacAlgorithm]
+)
+def test_lambda_returns_carry_a_late_reward_to_the_first_step(cls):
+    """1 comes at the end of eight steps; targets of one step bring it back slowly."""
+    steps = windows(BOX, length=8, batch_size=16)
+    step_type = torch.full((16, 8), StepType.MID, dtype=torch.int32)
+    step_type[:, -1] = StepType.LAST
+    reward, discount = torch.zeros(16, 8), torch.ones(16, 8)
+    reward[:, -1], discount[:, -1] = 1.0, 0.0
+    steps = steps._replace(step_type=step_type, reward=reward, discount=discount)
+    sac = {"initial_alpha": 1e-3, "learn_alpha": False}
+    found = []
+    for td_lambda in (None, 1.0):
+        algorithm = make(
+            cls,
+            td_lambda=td_lambda,
+            gamma=1.0,
+            **{"target_update_tau": 0.005, "optimizer": Adam(lr=1e-2)},
+            **sac if cls is SacAlgorithm else {},
+        )
+        for module in (algorithm._critics.online, algorithm._critics.target):
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.mul_(0.3)
+        update(algorithm, steps, 60)
+        q = info_of(algorithm, steps).q[:6]
+        found.append((q - 1).abs().mean().item())
+    assert found[1] < 0.2
+    assert found[0] > 0.4
+
+
+def test_lambda_returns_that_would_be_ignored_are_refused():
+    config = functools.partial(TrainerConfig, num_iterations=1)
+    for options, message in (
+        ({"td_lambda": 1.5}, r"td_lambda must lie in \[0, 1\], got 1.5"),
+        ({"n_step": 3}, "td_lambda mixes targets of one step: n_step must be 1"),
+        ({"config": config(mini_batch_length=2)}, r"\(td_lambda\) take 3 or more"),
+        ({"return_model": QuantileHead()}, "td_lambda has no effect: distributions"),
+        ({"cls": TaacAlgorithm}, "td_lambda mixes targets of one step: n_step must"),
+        ({"cls": TqcAlgorithm}, "td_lambda has no effect: distributions"),
+    ):
+        with pytest.raises((ConfigError, ValueError), match=message):
+            make(**{"td_lambda": 0.5, **options})
 
 
 # The slope of the critic

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from alf_lite import nest
 from alf_lite.config import TrainerConfig
@@ -33,6 +34,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.fast import quick
 from alf_lite.utils.checks import check_count, check_unit_interval
 from alf_lite.utils.schedulers import Scheduled
+from alf_lite.utils.value_ops import lambda_return
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -172,6 +174,38 @@ def align(info: _Info, next_fields: tuple[str, ...], n: int) -> _Info:
     rows = (begin + num_steps) * batch_size + column
     moved = {name: _take_rows(getattr(info, name), rows) for name in next_fields}
     return nest.map_structure(lambda t: t[:num_rows], info)._replace(**moved)
+
+
+def with_lambda_returns(info: _Info, td_lambda: float) -> _Info:
+    """Lets the targets of one step go on along the stored steps: Peng's λ-returns.
+
+        y_t = r_{t+1} + Γ_t ((1 − λ) V(s_{t+1}) + λ y_{t+1})
+
+    where Γ_t V is the end at the last row, and where step t+1 is LAST. What was done is
+    not weighted by how likely it is now, as in Peng and Williams 1994; see Kozuno et
+    al. 2021, arXiv:2103.00107.
+
+    Args:
+        info: a NamedTuple of [T, B, ...] of transitions of one step, with fields
+            ``reward``, ``discount``, ``next_value`` and ``step_type``. A value may have
+            more dimensions than the reward, whose rewards are 0.
+        td_lambda: λ.
+
+    Returns:
+        the same, whose ``next_value`` is what Γ_t is multiplied with.
+    """
+    reward, value = info.reward, info.next_value
+    if value.ndim > 2:
+        reward = F.pad(reward, (0, value.shape[-1] - reward.shape[-1]))
+    # Rows of transitions as steps that arrive: nothing is read of the first one, nor of
+    # the type of the last one.
+    rewards, values, discounts = (
+        torch.cat([x[:1], x]) for x in (reward, value, info.discount)
+    )
+    step_types = torch.cat([info.step_type, info.step_type[-1:]])
+    returns = lambda_return(rewards, values, step_types, discounts, td_lambda)
+    later = torch.cat([returns[1:], value[-1:]])
+    return info._replace(next_value=value.lerp(later, td_lambda))
 
 
 def sequence_priority(
