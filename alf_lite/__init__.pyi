@@ -13,6 +13,7 @@ from alf_lite.algorithms import (
     DdpgAlgorithm as DdpgAlgorithm,
     DqfdAlgorithm as DqfdAlgorithm,
     DqnAlgorithm as DqnAlgorithm,
+    EdacAlgorithm as EdacAlgorithm,
     ImpalaAlgorithm as ImpalaAlgorithm,
     IqlAlgorithm as IqlAlgorithm,
     MbrlAlgorithm as MbrlAlgorithm,

@@ -10,6 +10,7 @@ from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqfd_algorithm import DqfdAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.edac_algorithm import EdacAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
 from alf_lite.algorithms.munchausen_dqn_algorithm import MunchausenDqnAlgorithm
@@ -79,6 +80,13 @@ ROWS = {
             "actor_update_period": 1,
         },
         n=(1,),
+    ),
+    "EDAC": Row(
+        EdacAlgorithm,
+        naive.edac,
+        SAC,
+        {**GIVEN, "num_critics": 3, "diversity_weight": 2.0},
+        actions=("box", "mixed"),
     ),
     "OAC": Row(OacAlgorithm, naive.sac, SAC, GIVEN, **BOX),
     "TAAC": Row(TaacAlgorithm, naive.taac, SAC, GIVEN, **BOX, memory=(False,), n=(1,)),

@@ -191,6 +191,27 @@ def mixed_value(w: Window, value: Any, t: int, b: int) -> Tensor:
     return (1 - td_lambda) * now + td_lambda * target
 
 
+def edac(w: Window, t: int, b: int) -> Terms:
+    """η / (2 (N−1)) Σ_{i≠j} cos(∇_a Q_i, ∇_a Q_j) at the action that was taken."""
+    terms, s = sac(w, t, b), w.know("sac", lambda: SacWindow(w))
+    vector = w.vector[:, t + 1].clone().requires_grad_()
+    values = w.values(w.algorithm._critics.online, t, vector)
+    taken = values[b, :, w.joint(w.taken(t, b))]
+    slopes = [
+        torch.autograd.grad(s.scalar(q_k), vector, create_graph=True)[0][b]
+        for q_k in taken
+    ]
+    n = len(slopes)
+    similarity = sum(
+        slopes[i] @ slopes[j] / (slopes[i].norm() * slopes[j].norm()) / (n - 1)
+        for i in range(n)
+        for j in range(n)
+        if i != j
+    )
+    loss = terms.loss + w.options["diversity_weight"] / 2 * similarity
+    return Terms(loss, {**terms.parts, "similarity": similarity}, terms.td_error)
+
+
 # TAAC (arXiv:2104.06521)
 
 

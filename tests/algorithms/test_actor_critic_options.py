@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 
@@ -14,7 +15,9 @@ from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.crossq_algorithm import CrossqAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.edac_algorithm import EdacAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
+from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.oac_algorithm import OacAlgorithm
 from alf_lite.algorithms.parts.critics import (
@@ -60,7 +63,9 @@ from tests.replayed_steps import (
     CHOICE,
     MIXED,
     OBSERVATION,
+    batch_of,
     info_of,
+    randomise,
     update,
     windows,
 )
@@ -358,6 +363,27 @@ def test_a_clipped_slope_leaves_the_value_alone():
     (slope,) = torch.autograd.grad((weights * clipped).sum(), vector)
     expected = weights.unsqueeze(1) * torch.tensor([[1.0, 1.0], [-0.2, 0.6]])
     torch.testing.assert_close(slope, expected)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (SacAlgorithm, {"dqda_clipping": 1.0}),
+        (DdpgAlgorithm, {"dqda_clipping": 1.0}),
+        (EdacAlgorithm, {"num_critics": 3}),
+    ],
+)
+def test_a_loss_that_is_only_looked_at_needs_no_slope(cls, options):
+    """As where recorded steps are evaluated on."""
+    algorithm = make(cls, **options)
+    randomise(algorithm)
+    batch = batch_of(algorithm, windows(BOX))
+    losses = []
+    for context in (contextlib.nullcontext, torch.no_grad):
+        torch.manual_seed(0)
+        with context():
+            losses.append(batch_loss(algorithm, batch)[0].loss)
+    torch.testing.assert_close(*losses)
 
 
 @pytest.mark.parametrize("cls", [SacAlgorithm, DdpgAlgorithm])

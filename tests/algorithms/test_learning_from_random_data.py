@@ -15,7 +15,9 @@ from gymnasium import spaces
 from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
+from alf_lite.algorithms.edac_algorithm import EdacAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
@@ -49,6 +51,14 @@ CQL = functools.partial(
     initial_alpha=0.03,
     learn_alpha=False,
 )
+ENSEMBLE = {
+    "actor_network_ctor": Stochastic,
+    "critic_network_ctor": Critic,
+    "initial_alpha": 0.03,
+    "learn_alpha": False,
+}
+SAC_N = functools.partial(SacAlgorithm, num_critics=10, **ENSEMBLE)
+EDAC = functools.partial(EdacAlgorithm, num_critics=5, diversity_weight=0.1, **ENSEMBLE)
 LAGRANGE = functools.partial(CQL, cql_threshold=1.0)
 CQL_DQN = functools.partial(
     CqlDqnAlgorithm,
@@ -88,6 +98,8 @@ SLOW = pytest.mark.slow
         pytest.param(CQL_DQN, DISCRETE, 3.8, id="cql_dqn", marks=SLOW),
         pytest.param(CQL_DQN, COMPONENTS, 3.8, id="cql_dqn-components"),
         pytest.param(TD3_BC, CONTINUOUS, 3.4, id="td3_bc"),
+        pytest.param(EDAC, CONTINUOUS, 3.4, id="edac"),
+        pytest.param(SAC_N, CONTINUOUS, 3.4, id="sac_n", marks=SLOW),
     ],
 )
 def test_greedy_actions_are_better_than_those_of_the_data(

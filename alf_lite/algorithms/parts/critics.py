@@ -169,7 +169,7 @@ def with_clipped_slope(value: Tensor, vector: Tensor, limit: float | None) -> Te
         vector: [B, size], of an action.
         limit: of every element; None: there is none.
     """
-    if limit is None:
+    if limit is None or not value.requires_grad:
         return value
     (slope,) = torch.autograd.grad(value.sum(), vector, retain_graph=True)
     excess = slope - slope.clamp(-limit, limit)
