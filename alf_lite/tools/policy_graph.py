@@ -8,6 +8,7 @@ that draws its actions.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -146,11 +147,12 @@ class PolicyGraph(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """``inputs`` [B, ...] → ``outputs`` [B, ...]."""
         num_rows = tensors[0].shape[0]
-        noise = self.select(tensors, "noise")
-        if noise:
-            with NoiseFrom(noise):
-                return self._act(tensors, num_rows)
-        return self._act(tensors, num_rows)
+        with contextlib.ExitStack() as stack:
+            if noise := self.select(tensors, "noise"):
+                stack.enter_context(NoiseFrom(noise))
+            if torch.compiler.is_compiling():
+                stack.enter_context(GradientsAsTheyAre())
+            return self._act(tensors, num_rows)
 
     def _act(self, tensors: Sequence[Tensor], num_rows: int) -> tuple[Tensor, ...]:
         leaves = [
@@ -242,6 +244,21 @@ class NoiseFrom(TorchFunctionMode):
         if func in _DISTRIBUTIONS:
             # Who draws owns the result, and may overwrite it.
             return next(self._rest).clone()
+        return func(*args, **(kwargs or {}))
+
+
+class GradientsAsTheyAre(TorchFunctionMode):
+    """Inside, nothing switches gradients on or off, where none are kept anyhow.
+
+    A graph has none. ``torch.export`` would take the switches for operations, and write
+    the whole graph anew to remove each: minutes, for a policy that plans.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch._C._set_grad_enabled:
+            return None
         return func(*args, **(kwargs or {}))
 
 

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import Env, spaces
+from torch.overrides import TorchFunctionMode
 
 import alf_lite
+from alf_lite.algorithms.parts.dynamics_ensemble import DynamicsEnsemble
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
+from alf_lite.algorithms.parts.trajectory_optimizers import CrossEntropy, Mppi
 from alf_lite.data_transformers import (
     FrameStacker,
     ImageScaleTransformer,
@@ -179,6 +182,33 @@ KINDS = {
     "quantiles": Kind(
         "DqnAlgorithm", AnyEnv, None, {"return_model": QuantileHead(num_quantiles=5)}
     ),
+    "MBRL": Kind(
+        "MbrlAlgorithm",
+        BOUNDED,
+        ObservationNormalizer,
+        {
+            "planner": CrossEntropy(12, 3, 2),
+            "model_ctor": functools.partial(
+                DynamicsEnsemble, num_members=2, fc_layer_params=(8,)
+            ),
+            "num_particles": 2,
+            "trajectory_sampling": "ts1",
+            "horizon": 3,
+        },
+    ),
+    "TD-MPC2": Kind(
+        "Tdmpc2Algorithm",
+        BOUNDED,
+        None,
+        {
+            "planner": Mppi(16, 4, 2),
+            "num_policy_trajectories": 4,
+            "gamma": 0.9,
+            "latent_size": 16,
+            "encoder_fc_layer_params": (16,),
+            "fc_layer_params": (16,),
+        },
+    ),
 }
 
 
@@ -198,6 +228,39 @@ def test_graph_acts_as_the_policy(kind, tmp_path):
     result = compared(policy, env, tmp_path / "policy.pt2")
     assert result.largest_difference < 1e-5
     assert result.num_ties < result.num_actions / 10
+
+
+def test_a_graph_keeps_the_plan_of_the_step_before(tmp_path):
+    policy, env = KINDS["TD-MPC2"].build()
+    graph = PolicyGraph(policy, env.recorded_values)
+    plan = next(port for port in graph.inputs if port.role == "state")
+    assert plan.shape == (3, 2)
+    observation, is_first, state = graph.example()
+    with torch.no_grad():
+        actions, following = graph(observation, ~is_first, state + 0.5)
+        fresh, _ = graph(observation, is_first, state + 0.5)
+        again, _ = graph(observation, is_first, state)
+    assert following.shape == (2, 3, 2)
+    assert not torch.allclose(actions, again)
+    assert torch.equal(fresh, again)
+
+
+def test_no_switch_of_gradients_is_in_a_graph(monkeypatch):
+    # Each that is there costs torch another pass over the whole graph
+    policy, env = KINDS["MBRL"].build()
+    graph = PolicyGraph(policy, env.recorded_values)
+    called = []
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            called.append(func)
+            return func(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with torch.no_grad(), Watching():
+        graph(*graph.example())
+    assert len(called) > 100
+    assert torch._C._set_grad_enabled not in called
 
 
 def test_sampled_actions_follow_from_the_noise(tmp_path):
