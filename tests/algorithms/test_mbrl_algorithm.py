@@ -262,6 +262,10 @@ def test_what_it_cannot_do_is_refused():
         mbrl(num_particles=3)
     with pytest.raises(ConfigError, match="trajectory_sampling must be one of"):
         mbrl(trajectory_sampling="ts2")
+    with pytest.raises(ConfigError, match=r"1 ahead \(to the next step\) take 2"):
+        mbrl(config=TrainerConfig(mini_batch_length=1, num_iterations=1))
+    with pytest.raises(ValueError, match="horizon must be a positive integer"):
+        mbrl(horizon=2.5)
     with pytest.raises(ConfigError, match="takes one reward"):
         mbrl(reward_spec=TensorSpec((2,)))
     with pytest.raises(ValueError, match=r"reward_fn: expected rewards \[48\]"):

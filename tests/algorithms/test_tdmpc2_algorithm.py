@@ -11,7 +11,7 @@ from alf_lite.algorithms.tdmpc2_algorithm import Tdmpc2Algorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, DivergedError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.policies.evaluator import evaluate
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -270,5 +270,16 @@ def test_what_it_cannot_do_is_refused():
         _algorithm(gamma=None)
     with pytest.raises(ValueError, match="simnorm_size"):
         _algorithm(latent_size=17)
+    with pytest.raises(ConfigError, match=r"3 ahead \(horizon\) take 4 or more"):
+        _algorithm(config=TrainerConfig(mini_batch_length=3, num_iterations=1))
     with pytest.raises(ValueError, match="at least 4 steps"):
         _algorithm().preprocess_experience(_steps(2, 3), (), BatchInfo())
+
+
+@pytest.mark.parametrize("part", ["dynamics", "reward", "policy"])
+def test_a_model_that_gives_nan_is_said(part):
+    algorithm = _algorithm()
+    torch.nn.init.constant_(getattr(algorithm._model, part)[0][0].weight, torch.nan)
+    state = algorithm.get_initial_rollout_state(2)
+    with pytest.raises(DivergedError, match=r"environments \[0, 1\]: the model has di"):
+        algorithm.rollout_step(_steps(2), state)

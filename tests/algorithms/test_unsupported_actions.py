@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -15,10 +16,13 @@ from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqfd_algorithm import DqfdAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
+from alf_lite.algorithms.mbrl_algorithm import MbrlAlgorithm
+from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
+from alf_lite.algorithms.tdmpc2_algorithm import Tdmpc2Algorithm
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 ALGORITHMS = {
@@ -32,12 +36,15 @@ ALGORITHMS = {
         DqfdAlgorithm,
         DqnAlgorithm,
         IqlAlgorithm,
+        MbrlAlgorithm,
+        MuzeroAlgorithm,
         PPOAlgorithm,
         SacAlgorithm,
         Td3Algorithm,
         Td3BcAlgorithm,
     )
 }
+ALGORITHMS["Tdmpc2Algorithm"] = functools.partial(Tdmpc2Algorithm, gamma=0.9)
 
 DISCRETE = BoundedTensorSpec((), torch.int64, 0, 2)
 SWITCHES = BoundedTensorSpec((18,), torch.int64, 0, 1)  # 262144 joint values
@@ -65,6 +72,12 @@ Q_LEARNING = ("DqnAlgorithm", "CqlDqnAlgorithm", "DqfdAlgorithm")
             for spec in (SWITCHES, UNBOUNDED)
         ],
         *[("AwacAlgorithm", spec) for spec in (SWITCHES, UNBOUNDED)],
+        *[("MuzeroAlgorithm", spec) for spec in (SWITCHES, MIXED, UNBOUNDED)],
+        *[
+            (name, spec)
+            for name in ("MbrlAlgorithm", "Tdmpc2Algorithm")
+            for spec in (DISCRETE, MIXED, UNBOUNDED)
+        ],
     ],
 )
 def test_an_algorithm_that_can_is_named(name, action_spec):

@@ -265,5 +265,6 @@ def box_actions(action_spec: NestedTensorSpec) -> BoxActions:
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"sequences of actions are planned in boxes. {error}. Use MuzeroAlgorithm "
-            "or DqnAlgorithm for discrete ones"
+            "for a discrete action, SacAlgorithm where some are, PPOAlgorithm without "
+            "bounds"
         ) from error
