@@ -2,8 +2,8 @@
 
 A model says what an action leads to (:class:`Step`), a :class:`Selection` which action
 a simulation tries, and :class:`TreeSearch` keeps the trees. What the arrays of the
-root are, numpy's or torch's, the trees are too: there is one body for both. States are
-nests of either kind.
+root are, numpy's or torch's, the trees and states are too: one body serves both. States
+are nests of them.
 
 Values are those of who moves in a node, and the discount of an edge says whose value
 comes next: γ, 0 where the episode terminates, -γ where the other player is to move.
@@ -15,7 +15,7 @@ comes next: γ, 0 where the episode terminates, -γ where the other player is to
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from alf_lite.algorithms.parts.tree_selections import (
     module_of,
 )
 from alf_lite.config import configurable
-from alf_lite.errors import ConfigError
+from alf_lite.utils.checks import check_choice, check_count
 
 Nest = Any
 
@@ -116,7 +116,7 @@ class TreeSearch:
             GPU a limit saves a synchronisation for every level.
 
     Raises:
-        ConfigError: if there is no such selection, or a number is not positive.
+        ValueError: if there is no such selection, or a number is not positive.
     """
 
     def __init__(
@@ -125,21 +125,10 @@ class TreeSearch:
         select: str | Selection = "gumbel",
         max_depth: int | None = None,
     ) -> None:
-        for name, number in (
-            ("num_simulations", num_simulations),
-            ("max_depth", 1 if max_depth is None else max_depth),
-        ):
-            if not isinstance(number, int) or number < 1:
-                raise ConfigError(
-                    f"TreeSearch: {name} must be at least 1, got {number!r}"
-                )
+        check_count(num_simulations=num_simulations, max_depth=max_depth)
         if isinstance(select, str):
-            if select not in _SELECTIONS:
-                raise ConfigError(
-                    f"TreeSearch: select must be one of {', '.join(_SELECTIONS)}, or a "
-                    f"Selection, got {select!r}"
-                )
-            select = _SELECTIONS[select]()
+            check_choice(Literal["gumbel", "puct"], select=select)
+            select = GumbelSelection() if select == "gumbel" else PuctSelection()
         self.num_simulations = num_simulations
         self._selection = select
         self._max_depth = max_depth
@@ -222,17 +211,21 @@ class TreeSearch:
         )
 
 
-_SELECTIONS: dict[str, Callable[[], Selection]] = {
-    "gumbel": GumbelSelection,
-    "puct": PuctSelection,
-}
+class _Edges(NamedTuple):
+    """Those of a :class:`Tree`, by node · A + action."""
+
+    child: Array
+    visits: Array
+    q: Array
+    reward: Array
+    discount: Array
 
 
 class _Path(NamedTuple):
     """The edges of one simulation, and where it ends."""
 
     nodes: list[Array]  # by level, [B]; the spare node where the path is shorter
-    edges: list[Array]  # the numbers of the actions there, node · A + action
+    edges: list[Array]  # the numbers of the actions there
     last_node: Array  # [B]
     last_action: Array  # [B]
 
@@ -247,7 +240,7 @@ class _Trees:
 
     def __init__(self, root: Root, logits: Array, num_simulations: int) -> None:
         self._xp = xp = module_of(logits)
-        num_roots, self._num_actions = logits.shape
+        num_roots, num_actions = logits.shape
         self._num_nodes = num_nodes = num_simulations + 1
         self._spare = spare = num_roots * num_nodes
         self.roots = like(logits, np.arange(num_roots) * num_nodes)
@@ -256,34 +249,28 @@ class _Trees:
         def full(number: float, *shape: int) -> Array:
             return like(logits, np.full((spare + 1, *shape), number, np.float32))
 
-        edges = (self._num_actions,)
-        self._num_visits, self._value, self._raw_value = full(0), full(0), full(0)
-        self._logits, self._q, self._visits = (full(0, *edges) for _ in range(3))
-        self._reward, self._discount = full(0, *edges), full(0, *edges)
-        self._discount[spare] = 1
-        self._children = like(logits, np.full((spare + 1, *edges), spare))
         self.best = like(logits, np.zeros(spare + 1, np.int64))  # by node
-        # The same numbers, by edge
-        self._edge_q, self._edge_visits = self._q.reshape(-1), self._visits.reshape(-1)
-        self._edge_reward = self._reward.reshape(-1)
-        self._edge_discount = self._discount.reshape(-1)
-        self._edge_child = self._children.reshape(-1)
-        self._state = nest.map_structure(
-            lambda leaf: _empty_like(leaf, spare + 1), root.state
+        num_visits, value, raw_value = (full(0) for _ in range(3))
+        visits, q, prior, reward, discount = (full(0, num_actions) for _ in range(5))
+        discount[spare] = 1
+        children = like(logits, np.full((spare + 1, num_actions), spare))
+        state = nest.map_structure(lambda leaf: leaf[self.best], root.state)
+        self._all = Tree(
+            *(num_visits, value, raw_value, state),
+            *(children, visits, q, prior, reward, discount),
         )
-        self._write(self.roots, logits, root.value, root.state)
-        self._value[self.roots] = root.value
-        self._num_visits[self.roots] = 1
+        # The same numbers, by edge
+        self._edges = _Edges(
+            *[x.reshape(-1) for x in (children, visits, q, reward, discount)]
+        )
+        self._add(self.roots, logits, root.value, root.state)
 
     def nodes(self, at: Array) -> Nodes:
         """What is known of the nodes ``at`` [M]."""
+        tree = self._all
         return Nodes(
-            self._logits[at],
-            self._visits[at],
-            self._q[at],
-            self._raw_value[at][:, None],
-            self._value[at][:, None],
-            self._num_visits[at][:, None],
+            *[array[at] for array in (tree.logits, tree.visits, tree.q)],
+            *[x[at][:, None] for x in (tree.raw_value, tree.value, tree.num_visits)],
         )
 
     def descend(self, action: Array, max_depth: int | None) -> _Path:
@@ -291,7 +278,7 @@ class _Trees:
         xp, node = self._xp, self.roots
         path = _Path([], [], node, action)
         for _ in range(max_depth or self._num_nodes):
-            edge = node * self._num_actions + action
+            edge = self._edge(node, action)
             path.nodes.append(node)
             path.edges.append(edge)
             arrived = node != self._spare
@@ -299,7 +286,7 @@ class _Trees:
                 last_node=xp.where(arrived, node, path.last_node),
                 last_action=xp.where(arrived, action, path.last_action),
             )
-            node = self._edge_child[edge]
+            node = self._edges.child[edge]
             if (self._cpu or not max_depth) and bool((node == self._spare).all()):
                 break
             action = self.best[node]
@@ -311,62 +298,56 @@ class _Trees:
         Returns:
             [M], the nodes that have changed, the roots before all others.
         """
-        xp = self._xp
-        state = nest.map_structure(lambda x: _take(x, path.last_node), self._state)
+        xp, tree, known = self._xp, self._all, self._edges
+        state = nest.map_structure(lambda leaf: leaf[path.last_node], tree.state)
         result, state = step(state, path.last_action)
-        edge = path.last_node * self._num_actions + path.last_action
-        leaf = self._edge_child[edge]
+        edge = self._edge(path.last_node, path.last_action)
+        leaf = known.child[edge]
         leaf = xp.where(leaf == self._spare, self.roots + simulation + 1, leaf)
-        self._write(leaf, result.logits, result.value, state)
-        self._edge_child[edge] = leaf
-        self._edge_reward[edge] = result.reward
-        self._edge_discount[edge] = result.discount
-        self._value[leaf] = result.value
-        self._num_visits[leaf] += 1
+        self._add(leaf, result.logits, result.value, state)
+        known.child[edge] = leaf
+        known.reward[edge] = result.reward
+        known.discount[edge] = result.discount
         nodes, edges = xp.concatenate(path.nodes), xp.concatenate(path.edges)
         shape = (len(path.nodes), -1)
-        reward = self._edge_reward[edges].reshape(shape)
-        discount = self._edge_discount[edges].reshape(shape)
+        reward, discount = known.reward[edges], known.discount[edges]
+        rewards, discounts = reward.reshape(shape), discount.reshape(shape)
         returns = [result.value]
         for level in reversed(range(len(path.nodes))):
-            returns.append(reward[level] + discount[level] * returns[-1])
+            returns.append(rewards[level] + discounts[level] * returns[-1])
         found = xp.concatenate(returns[:0:-1])
-        n = self._num_visits[nodes]
-        self._value[nodes] = (self._value[nodes] * n + found) / (n + 1)
-        self._num_visits[nodes] = n + 1
-        self._edge_visits[edges] += 1
-        next_value = self._value[self._edge_child[edges]]
-        self._edge_q[edges] = (
-            self._edge_reward[edges] + self._edge_discount[edges] * next_value
-        )
+        n = tree.num_visits[nodes]
+        tree.value[nodes] = (tree.value[nodes] * n + found) / (n + 1)
+        tree.num_visits[nodes] = n + 1
+        known.visits[edges] += 1
+        known.q[edges] = reward + discount * tree.value[known.child[edges]]
         return xp.concatenate([nodes, leaf])
 
     def result(self) -> Tree:
         """Everything, without the spare node."""
-        xp, num_roots = self._xp, len(self.roots)
-        first = self.roots[:, None, None]
-
-        def by_tree(leaf: Array) -> Array:
-            return leaf[:-1].reshape(num_roots, self._num_nodes, *leaf.shape[1:])
-
-        child = by_tree(self._children)
-        return Tree(
-            num_visits=_as_int(by_tree(self._num_visits)),
-            value=by_tree(self._value),
-            raw_value=by_tree(self._raw_value),
-            state=nest.map_structure(by_tree, self._state),
-            children=xp.where(child == self._spare, -1, child - first),
-            visits=_as_int(by_tree(self._visits)),
-            q=by_tree(self._q),
-            logits=by_tree(self._logits),
-            reward=by_tree(self._reward),
-            discount=by_tree(self._discount),
+        num_roots, first = len(self.roots), self.roots[:, None, None]
+        tree = nest.map_structure(
+            lambda x: x[:-1].reshape(num_roots, self._num_nodes, *x.shape[1:]),
+            self._all,
+        )
+        is_none = tree.children == self._spare
+        return tree._replace(
+            num_visits=_as_int(tree.num_visits),
+            children=self._xp.where(is_none, -1, tree.children - first),
+            visits=_as_int(tree.visits),
         )
 
-    def _write(self, at: Array, logits: Array, value: Array, state: Nest) -> None:
-        self._logits[at] = logits
-        self._raw_value[at] = value
-        nest.map_structure(lambda all_, x: _put(all_, at, x), self._state, state)
+    def _edge(self, node: Array, action: Array) -> Array:
+        return node * self._all.logits.shape[1] + action
+
+    def _add(self, at: Array, logits: Array, value: Array, state: Nest) -> None:
+        """Nodes as the model sees them, which were visited once more."""
+        tree = self._all
+        tree.logits[at] = logits
+        tree.raw_value[at] = value
+        tree.value[at] = value
+        tree.num_visits[at] += 1
+        nest.map_structure(lambda leaf, x: _put(leaf, at, x), tree.state, state)
 
 
 def _check_model(tree: Tree) -> None:
@@ -392,25 +373,5 @@ def _as_int(array: Array) -> Array:
     return array.long() if isinstance(array, Tensor) else array.astype(np.int64)
 
 
-# A state may be numpy's in a tree of tensors, and the other way round
-
-
-def _empty_like(leaf: Array, number: int) -> Array:
-    shape = (number, *leaf.shape[1:])
-    if isinstance(leaf, Tensor):
-        return leaf.new_zeros(shape)
-    return np.zeros(shape, leaf.dtype)
-
-
-def _index(leaf: Array, at: Array) -> Array:
-    if isinstance(leaf, Tensor):
-        return torch.as_tensor(at, device=leaf.device)
-    return at.numpy(force=True) if isinstance(at, Tensor) else at
-
-
-def _take(leaf: Array, at: Array) -> Array:
-    return leaf[_index(leaf, at)]
-
-
 def _put(leaf: Array, at: Array, value: Array) -> None:
-    leaf[_index(leaf, at)] = value
+    leaf[at] = value

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
-from alf_lite.errors import ConfigError
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_count, check_positive, check_unit_interval
 
 Array = Any  # np.ndarray or Tensor
 
@@ -73,11 +72,11 @@ class Selection(abc.ABC):
     def score(self, nodes: Nodes) -> Array:
         """[M, A], what is known of the actions of nodes; for those that follow."""
 
-    @abc.abstractmethod
     def at_root(
         self, nodes: Nodes, score: Array, plan: RootPlan, simulation: int
     ) -> Array:
-        """[B] actions of one simulation, from 0 on."""
+        """[B] actions of one simulation, from 0 on; as below the root."""
+        return self.below(nodes, score)
 
     @abc.abstractmethod
     def below(self, nodes: Nodes, score: Array) -> Array:
@@ -122,7 +121,7 @@ class GumbelSelection(Selection):
         rescale_values: bool = True,
         use_mixed_value: bool = True,
     ) -> None:
-        check_positive(num_considered_actions=num_considered_actions)
+        check_count(num_considered_actions=num_considered_actions)
         self._num_considered_actions = num_considered_actions
         self._value_scale = value_scale
         self._maxvisit_init = maxvisit_init
@@ -232,11 +231,7 @@ class PuctSelection(Selection):
         dirichlet_alpha: float = 0.3,
     ) -> None:
         check_positive(c_base=c_base, dirichlet_alpha=dirichlet_alpha)
-        if not 0 <= dirichlet_fraction <= 1:
-            raise ConfigError(
-                "PuctSelection: dirichlet_fraction must be between 0 and 1, got "
-                f"{dirichlet_fraction}"
-            )
+        check_unit_interval(dirichlet_fraction=dirichlet_fraction)
         self._c_init = c_init
         self._c_base = c_base
         self._value_range = value_range
@@ -258,11 +253,6 @@ class PuctSelection(Selection):
             prior = (1 - self._fraction) * _softmax(logits) + self._fraction * noise
             logits = _mask(module_of(logits).log(prior.clip(min=_TINY)), legal)
         return RootPlan(logits, legal, noise, None)
-
-    def at_root(
-        self, nodes: Nodes, score: Array, plan: RootPlan, simulation: int
-    ) -> Array:
-        return self.below(nodes, score)
 
     def below(self, nodes: Nodes, score: Array) -> Array:
         is_legal = nodes.logits > _RULED_OUT
