@@ -201,7 +201,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
 
     _policy: Any  # Policy or DeterministicPolicy
     _critics: Critics  # unless is_eval
-    _has_target_critics: ClassVar[bool] = True
+    _has_target_critics: bool = True
 
     _td_lambda = Coefficient()
 

@@ -16,6 +16,7 @@ from alf_lite.config import configurable
 from alf_lite.networks.lean_layers import LinearMap
 
 _trained_rows: Tensor | None = None  # [B] bool of the innermost ``trained_rows``
+_frozen_by_batch = False  # within ``statistics_of_batch``
 
 
 class trained_rows:  # noqa: N801 - used like a function
@@ -49,6 +50,24 @@ class trained_rows:  # noqa: N801 - used like a function
         _trained_rows = self._before
 
 
+class statistics_of_batch:  # noqa: N801 - used like a function
+    """Frozen layers, too, normalize by the batch within; they keep nothing of it.
+
+    So a target network can see the same rows as the one that is trained, and both are
+    normalized alike. Needs training mode.
+    """
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        global _frozen_by_batch
+        self._before, _frozen_by_batch = _frozen_by_batch, True
+
+    def __exit__(self, *error: object) -> None:
+        global _frozen_by_batch
+        _frozen_by_batch = self._before
+
+
 @configurable
 class BatchNorm(LinearMap):
     """Features with mean 0 and variance 1 in the batch, times a gain, plus a bias.
@@ -56,8 +75,9 @@ class BatchNorm(LinearMap):
     The statistics are those of the batch where the layer itself is trained, and then
     move the running ones: in training mode, with gradient, and if its parameters are
     not frozen. Acting, evaluation, bootstrapped values, target networks, and a policy
-    that is improved through frozen critics, use the running statistics. Rows without a
-    loss are no part of either, see :class:`trained_rows`.
+    that is improved through frozen critics, use the running statistics, except within
+    :class:`statistics_of_batch`. Rows without a loss are no part of either, see
+    :class:`trained_rows`.
 
     Differs from the papers: until ``renorm_after`` batches, and without ``renorm``, a
     batch counts by its own statistics alone; after that the limits are constant.
@@ -119,8 +139,9 @@ class BatchNorm(LinearMap):
         """
         x = x.float()  # sums need the precision
         weight = self.weight
-        if self.training and weight.requires_grad and torch.is_grad_enabled():
-            normalized = self._normalized_by_batch(x)
+        is_trained = weight.requires_grad and torch.is_grad_enabled()
+        if self.training and (is_trained or _frozen_by_batch):
+            normalized = self._normalized_by_batch(x, is_trained)
         else:
             scale = (self.running_variance + self._epsilon).rsqrt()
             normalized = (x - self.running_mean) * scale
@@ -131,7 +152,7 @@ class BatchNorm(LinearMap):
         scale = self.weight[0] * (self.running_variance[0] + self._epsilon).rsqrt()
         return torch.addcmul(self.bias[0], x - self.running_mean[0], scale)
 
-    def _normalized_by_batch(self, x: Tensor) -> Tensor:
+    def _normalized_by_batch(self, x: Tensor, is_trained: bool) -> Tensor:
         is_ensemble = self.weight.ndim == 3
         if is_ensemble and x.ndim == 2:
             x = x.expand(len(self.weight), *x.shape)
@@ -157,12 +178,10 @@ class BatchNorm(LinearMap):
         with torch.no_grad():
             if self._renorm:
                 factor, shift = self._correction(mean, deviation)
-            for running, of_batch in (
-                (self.running_mean, mean),
-                (self.running_variance, variance),
-            ):
-                running.lerp_(of_batch, weight)
-            self.num_batches += 1
+            if is_trained:
+                self.running_mean.lerp_(mean, weight)
+                self.running_variance.lerp_(variance, weight)
+                self.num_batches += 1
         return normalized * factor + shift if self._renorm else normalized
 
     def _share_of_rows(self, x: Tensor) -> Tensor | None:

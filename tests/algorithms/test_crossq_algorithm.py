@@ -125,8 +125,52 @@ def test_there_are_no_targets():
     algorithm.after_update((), ())
     for a, b in zip(before, algorithm.parameters(), strict=True):
         assert torch.equal(a, b)
-    with pytest.raises(ConfigError, match="target_update_tau has no effect"):
-        crossq(target_update_tau=0.1)
+    with pytest.raises(ConfigError, match="target_update_period has no effect"):
+        crossq(target_update_period=2)
+
+
+@pytest.mark.parametrize("action_spec", [BOX, CHOICE], ids=["box", "choice"])
+def test_targets_value_both_steps_by_the_statistics_of_the_batch(action_spec):
+    algorithm, other = (crossq(action_spec, target_update_tau=0.5) for _ in range(2))
+    for one in (algorithm, other):  # targets that differ from what they follow
+        torch.manual_seed(2)
+        with torch.no_grad():
+            for parameter in one._critics.target.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+    observation, next_observation = torch.randn(6, 3), 5 + torch.randn(6, 3)
+    vector = torch.rand(6, 2) if action_spec is BOX else None
+    with torch.no_grad():
+        policy, _ = algorithm._policy(next_observation)
+    kept = [buffer.clone() for buffer in algorithm._critics.target.buffers()]
+    torch.manual_seed(1)
+    values, next_value, _ = algorithm._evaluate(
+        observation, vector, Following(next_observation, policy, ())
+    )
+    for before, buffer in zip(kept, algorithm._critics.target.buffers(), strict=True):
+        assert torch.equal(before, buffer)
+    # By hand: the target's parameters, in critics that are trained
+    torch.manual_seed(1)
+    sample = other._actions.sample(policy)
+    rows = torch.cat([observation, next_observation])
+    vectors = None if vector is None else torch.cat([vector, sample.vector])
+    online = other._critics.online
+    torch.testing.assert_close(values, online.evaluate(rows, vectors)[:6])
+    online.load_state_dict(other._critics.target.state_dict())
+    joint = online.evaluate(rows, vectors)
+    smallest = sample.expectation(joint[6:].amin(1))
+    bonus = 0.3 * sum(e for e in sample.entropies if isinstance(e, torch.Tensor))
+    torch.testing.assert_close(next_value, (smallest + bonus).detach())
+    assert not next_value.requires_grad
+    algorithm.after_update((), ())  # half of the way
+    for source, target, before in zip(
+        *(
+            algorithm._critics.online.parameters(),
+            algorithm._critics.target.parameters(),
+        ),
+        other._critics.target.parameters(),
+        strict=True,
+    ):
+        torch.testing.assert_close(target, (source + before) / 2)
 
 
 def test_critics_that_do_not_fit_are_refused():
