@@ -11,6 +11,7 @@ from alf_lite.algorithms import (
     CqlDqnAlgorithm as CqlDqnAlgorithm,
     CrossqAlgorithm as CrossqAlgorithm,
     DdpgAlgorithm as DdpgAlgorithm,
+    DistillationAlgorithm as DistillationAlgorithm,
     DqfdAlgorithm as DqfdAlgorithm,
     DqnAlgorithm as DqnAlgorithm,
     EdacAlgorithm as EdacAlgorithm,

@@ -69,6 +69,9 @@ from alf_lite.algorithms.diayn_reward import (
     DiaynLossInfo as DiaynLossInfo,
     DiaynReward as _DiaynReward,
 )
+from alf_lite.algorithms.distillation_algorithm import (
+    DistillationAlgorithm as _DistillationAlgorithm,
+)
 from alf_lite.algorithms.dqfd_algorithm import (
     DqfdInfo as DqfdInfo,
     DqfdLossInfo as DqfdLossInfo,
@@ -503,6 +506,30 @@ class AlphaZeroAlgorithm(_AlphaZeroAlgorithm, OffPolicyAlgorithm):
         target_update_tau: Scheduled = 0.005,
         target_update_period: Scheduled | None = 1,
         action_mask_key: str | None = 'action_mask',
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class DistillationAlgorithm(_DistillationAlgorithm, BcAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        teacher_ctor: Callable[[], TrainedPolicy],
+        actor_network_ctor: Callable[..., Network] | None = None,
+        deterministic: bool = False,
+        entropy_regularization: Scheduled = 0.0,
+        action_margin: float = 0.001,
+        action_mask_key: str | None = None,
+        actor_observation_keys: Sequence[str] | None = None,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,
@@ -1251,8 +1278,8 @@ class CrossqAlgorithm(_CrossqAlgorithm, SacAlgorithm):
         observation_spec: NestedTensorSpec = ...,
         action_spec: NestedTensorSpec = ...,
         *,
-        target_update_tau: None = None,
-        target_update_period: None = None,
+        target_update_tau: Scheduled | None = None,
+        target_update_period: Scheduled | None = None,
         exploration_noise_ctor: Callable[..., SampleNoise] | None = None,
         initial_alpha: float = 1.0,
         learn_alpha: bool = True,

@@ -122,12 +122,7 @@ class TrainedPolicy:
         self._is_first = torch.ones(0, dtype=torch.bool)
         self._actor: PredictActor | None = None
         self._prev_action: Nest = ()
-        self._leaves = [
-            (path, spec)
-            for path, spec in nest.flatten_with_path(
-                algorithm.needed(env.observation_spec)
-            )
-        ]
+        self._leaves = list(nest.flatten_with_path(self.needed_spec))
 
     @property
     def algorithm(self) -> RLContract:
@@ -221,6 +216,30 @@ class TrainedPolicy:
             time_step = time_step._replace(observation=observation)
             inputs, _ = self._algorithm.transform_timestep(time_step, state)
             return algorithm._policy(inputs.observation)[0]
+
+    # For algorithms that learn from it
+
+    @property
+    def needed_spec(self) -> NestedTensorSpec:
+        """Of one observation, without the entries that only critics see."""
+        return self._algorithm.needed(self._env.observation_spec)
+
+    def choose(self, observation: Nest) -> Nest:
+        """The best actions, for observations of an environment as they are replayed.
+
+        Args:
+            observation: tensors [B, ...]; needed entries, and perhaps others.
+
+        Returns:
+            tensors [B, ...] as the networks choose them; of a policy without memory.
+        """
+        observation = self._algorithm.needed(observation)
+        rows = len(nest.flatten(observation)[0])
+        self._begin(rows)
+        assert self._actor is not None
+        with exploring(self._algorithm, False):
+            action = self._actor.act(self._time_step(observation, rows))
+        return nest.map_structure(torch.clone, action)  # for use with gradients
 
     # What is remembered, for those who keep it themselves
 
