@@ -289,6 +289,37 @@ class GaussianNoise(ActionNoise):
 
 
 @configurable
+class SpreadGaussianNoise(ActionNoise):
+    """Independent normal noise, as strong as is drawn anew for every episode.
+
+    Of many environments some explore and others hardly do, whichever scale is right;
+    Seo et al. 2025, "FastTD3" (arXiv:2505.22642).
+
+    Args:
+        size: number of elements of an action.
+        min_std: the least that is drawn, above 0; 1 is half of the range of an action.
+        max_std: the most, evenly between both.
+
+    Raises:
+        ValueError: if they are none.
+    """
+
+    def __init__(self, size: int, min_std: float = 0.001, max_std: float = 0.4) -> None:
+        super().__init__(max_std)
+        if not 0 < min_std <= max_std:
+            raise ValueError(
+                f"expected 0 < min_std <= max_std, got {min_std} and {max_std}"
+            )
+        self._min_std, self._max_std = min_std, max_std
+        self.state_spec = TensorSpec(())  # of the episode; 0 where it begins
+
+    def _draw(self, normal: Tensor, state: Nest) -> tuple[Tensor, Nest]:
+        drawn = torch.empty_like(state).uniform_(self._min_std, self._max_std)
+        std = torch.where(state > 0, state, drawn)
+        return std.unsqueeze(-1) * normal, std
+
+
+@configurable
 class OrnsteinUhlenbeckNoise(ActionNoise):
     """Noise that is correlated over time and drawn back to 0.
 

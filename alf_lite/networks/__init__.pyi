@@ -12,6 +12,7 @@ from alf_lite.networks.batch_norm import (
     BatchNorm as BatchNorm,
     make_batch_norm as make_batch_norm,
     normalizes_by_batch as normalizes_by_batch,
+    statistics_of_batch as statistics_of_batch,
     trained_rows as trained_rows,
 )
 from alf_lite.networks.bodies import (

@@ -9,6 +9,7 @@ from alf_lite.distributions.exploration import (
     EpsilonGreedy,
     GaussianNoise,
     OrnsteinUhlenbeckNoise,
+    SpreadGaussianNoise,
     choose,
     epsilon_greedy,
     masked_argmax,
@@ -258,7 +259,27 @@ def test_only_the_environments_at_a_first_step_start_anew():
     torch.testing.assert_close(state, torch.tensor([[0.0], [0.2]]))
 
 
+def test_each_episode_has_noise_of_its_own_strength():
+    noise = SpreadGaussianNoise(500, min_std=0.02, max_std=0.1)
+    state = noise.state_spec.zeros((400,))
+    first, stds = noise.perturb(torch.zeros(400, 500), state)
+    assert 0.02 <= stds.min() < 0.03
+    assert 0.09 < stds.max() <= 0.1
+    assert stds.mean().item() == pytest.approx(0.06, abs=0.004)  # evenly
+    torch.testing.assert_close(first.std(1), stds, rtol=0.15, atol=0)
+    is_first = torch.arange(400) < 200
+    state = reset_state(stds, noise.state_spec.zeros((400,)), is_first)
+    second, again = noise.perturb(torch.zeros(400, 500), state)
+    assert not (first == second).any()
+    assert torch.equal(again[200:], stds[200:])
+    assert not (again[:200] == stds[:200]).any()
+
+
 def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="expected 0 < min_std <= max_std"):
+        SpreadGaussianNoise(1, min_std=0.0)
+    with pytest.raises(ValueError, match="expected 0 < min_std <= max_std"):
+        SpreadGaussianNoise(1, min_std=0.5, max_std=0.4)
     with pytest.raises(ValueError, match="std must not be negative"):
         GaussianNoise(1, std=-0.1)
     with pytest.raises(ValueError, match=r"damping must lie in \(0, 1\], got 0"):
