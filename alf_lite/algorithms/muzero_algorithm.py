@@ -104,6 +104,8 @@ class MuzeroLossInfo(NamedTuple):
     reward_loss: Tensor
     continue_loss: Tensor
     target_value: Tensor  # G_t
+    clipped_values: Tensor  # share of the targets beyond the atoms of the head
+    clipped_rewards: Tensor  # likewise
 
 
 @configurable(defaults={"n_step": None, "target_update_tau": 0.05})
@@ -392,7 +394,11 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
 
         def extra() -> MuzeroLossInfo:
             parts = policy_loss, value_loss, reward_loss, continue_loss
-            return MuzeroLossInfo(*parts, targets.value[..., 0])
+            clipped = (
+                model.value_head.is_clipped(targets.value).mean(-1),
+                model.reward_head.is_clipped(reward).mean(-1),
+            )
+            return MuzeroLossInfo(*parts, targets.value[..., 0], *clipped)
 
         return LossInfo(
             loss=loss,

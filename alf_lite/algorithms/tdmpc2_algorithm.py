@@ -48,7 +48,14 @@ from alf_lite.algorithms.parts.trajectory_optimizers import Mppi, Plan, ValueFn
 from alf_lite.algorithms.parts.window_targets import steps_from
 from alf_lite.algorithms.planning_algorithm import PlanningAlgorithm
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.data_structures import (
+    AlgStep,
+    BatchInfo,
+    Field,
+    LossInfo,
+    StepType,
+    TimeStep,
+)
 from alf_lite.errors import ConfigError
 from alf_lite.networks.critic_networks import ParallelMLP
 from alf_lite.networks.encoding_networks import EncodingNetwork
@@ -56,6 +63,7 @@ from alf_lite.networks.layers import mlp
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_positive, check_unit_interval
+from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.tensor_utils import flatten_outer
 
@@ -81,6 +89,8 @@ class Tdmpc2Info(NamedTuple):
     continues: Tensor
     policy: Tensor
     policy_value: Tensor  # Q(z_0, π(z_0)), what S follows
+    clipped_values: Field = ()  # share of y beyond the atoms, if somebody looks
+    clipped_rewards: Field = ()  # likewise
 
 
 class _Model(nn.Module):
@@ -336,8 +346,13 @@ class Tdmpc2Algorithm(PlanningAlgorithm):
             ),
             policy.mean(1),
             policy_value[:, 0],
+            *diagnostic(lambda: [self._clipped(x, w.valid) for x in (y, w.reward)]),
         )
         return AlgStep(info=info)
+
+    def _clipped(self, targets: Tensor, valid: Tensor) -> Tensor:
+        """The share of targets [B, H] beyond the atoms, [B]."""
+        return torch.where(valid, self._head.is_clipped(targets), 0.0).mean(1)
 
     def _target_value(self, z: Tensor) -> Tensor:
         """The smaller of two random Q⁻(z, π(z)), [B, H]."""

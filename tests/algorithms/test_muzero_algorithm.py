@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 
 from alf_lite import nest
 from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm, MuzeroRolloutInfo
+from alf_lite.algorithms.parts.return_heads import TwoHotHead
 from alf_lite.algorithms.parts.search_model import LearnedModel
 from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.config import TrainerConfig
@@ -25,6 +26,7 @@ from alf_lite.testing.learning_contract import (
     Feature,
     OffPolicyLearningContract,
 )
+from alf_lite.utils.diagnostics import diagnostics_if
 from tests.algorithms.slow_probes import slow_but_for
 
 NAN = float("nan")
@@ -81,6 +83,24 @@ def test_what_is_masked_may_be_nan():
         found.append(loss_and_gradients(algorithm, *windows(*ends, beyond=beyond)))
     assert found[0][0].isfinite().all()
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_the_share_of_targets_beyond_the_atoms_is_logged():
+    narrow = functools.partial(LearnedModel, reward_head=TwoHotHead("h", -0.5, 0.5))
+    algorithm = muzero(model_ctor=narrow)
+    steps, info = windows([0, 1, 1, 1, 1, 2], [1.0] * 6)
+    steps.reward[:] = 0
+    steps.reward[1, 2:4] = 9.0
+    with torch.no_grad():
+        inputs, window = algorithm.preprocess_experience(steps, info, BatchInfo())
+        flat = nest.map_structure(lambda t: t.flatten(0, 1), (inputs, window))
+        found = algorithm.train_step(flat[0], (), flat[1]).info
+        found = nest.map_structure(lambda t: t.unsqueeze(0), found)
+        extra = algorithm.calc_loss(found).extra
+        assert extra.clipped_rewards.tolist() == [[0, pytest.approx(2 / 3)]]
+        assert extra.clipped_values.tolist() == [[0, 0]]
+        with diagnostics_if(False):
+            assert algorithm.calc_loss(found).extra == ()
 
 
 def test_the_loss_is_that_of_a_loop():

@@ -17,6 +17,7 @@ from alf_lite.policies.evaluator import evaluate
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing import probe_environments as probes
 from alf_lite.unrollers.actor_copy import ActorCopy
+from alf_lite.utils.diagnostics import diagnostics_if
 from alf_lite.utils.ranks import ranks
 
 _OBSERVATION = TensorSpec((3,))
@@ -124,6 +125,20 @@ def test_what_follows_a_last_step_changes_no_loss():
     assert torch.equal(_loss(algorithm, steps)[0], loss[0])
     steps.reward[0, 1] += 1  # arrives with the LAST step: trained
     assert not torch.equal(_loss(algorithm, steps)[0], loss[0])
+
+
+def test_the_share_of_targets_beyond_the_atoms_is_logged():
+    algorithm = _algorithm()
+    steps = _steps(2, 4)
+    steps.reward[0, 1:] = 1e5  # symlog 11.5
+    steps.step_type[0, 2] = int(StepType.LAST)  # what follows does not count
+    inputs, window = algorithm.preprocess_experience(steps, (), BatchInfo())
+    inputs, window = nest.map_structure(lambda t: t.flatten(0, 1), (inputs, window))
+    info = algorithm.train_step(inputs, (), window).info
+    for share in (info.clipped_rewards, info.clipped_values):
+        assert share.tolist() == [pytest.approx(2 / 3), 0]
+    with diagnostics_if(False):
+        assert algorithm.train_step(inputs, (), window).info.clipped_values == ()
 
 
 def test_a_terminal_state_has_no_value():

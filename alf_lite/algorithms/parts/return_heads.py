@@ -276,9 +276,27 @@ class TwoHotHead(ReturnHead):
 
     def two_hot(self, x: Tensor) -> Tensor:
         """Probabilities of the atoms whose mean is f(x): [...] → [..., N]."""
-        y = rescaled(x, 1e-3) if self._transform == "h" else losses.symlog(x)
-        y = y.unsqueeze(-1)
+        y = self._transformed(x).unsqueeze(-1)
         return project_onto_support(y, torch.ones_like(y), self._atoms.on(x.device)[0])
+
+    def is_clipped(self, x: Tensor) -> Tensor:
+        """Whether f(x) lies beyond the atoms, of which the outermost stands for it.
+
+        A share of them that stays large says that ``low`` and ``high`` are too near.
+
+        Args:
+            x: [...].
+
+        Returns:
+            [...] of 0 and 1.
+        """
+        (atoms,) = self._atoms.on(x.device)
+        y = self._transformed(x)
+        return ((y < atoms[0]) | (y > atoms[-1])).float()
+
+    def _transformed(self, x: Tensor) -> Tensor:
+        """F of x."""
+        return rescaled(x, 1e-3) if self._transform == "h" else losses.symlog(x)
 
 
 def rescaled(x: Tensor, epsilon: float) -> Tensor:

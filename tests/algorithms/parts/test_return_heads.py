@@ -300,6 +300,15 @@ def test_the_mean_of_the_atoms_is_taken_before_the_inverse():
     assert HEADS["h"].mean(logits).item() == pytest.approx(w * (w + 2), rel=1e-5)
 
 
+def test_it_is_told_which_targets_are_beyond_the_atoms():
+    for head, beyond in (
+        (TwoHotHead("h", -2.0, 2.0, bins=5), unscaled(torch.tensor(2.0), 1e-3).item()),
+        (TwoHotHead("symlog", -2.0, 2.0, bins=5), math.exp(2.0) - 1),
+    ):
+        x = beyond * torch.tensor([[-1.01, -0.99, 0.0], [0.99, 1.01, 9.0]])
+        assert head.is_clipped(x).tolist() == [[1, 0, 0], [0, 1, 1]]
+
+
 def test_two_hot_targets_are_those_of_the_next_value():
     head, outputs = TwoHotHead(), torch.randn(2, 41)
     next_outputs = head.two_hot(torch.tensor([4.0, 9.0])).clamp(min=1e-30).log()
