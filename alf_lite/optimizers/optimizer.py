@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import functools
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from alf_lite.errors import CheckpointError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.fast import twin_of
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import (
@@ -33,6 +34,11 @@ _find_non_finite: Any = getattr(
 )
 _DEVICES_WITH_KERNEL = ("cpu", "cuda")
 _ADAM = (torch.optim.Adam, torch.optim.AdamW)
+_RATE_FACTOR = "lr_factor"
+
+# Pattern of names -> hyperparameters
+ParameterOptions = Mapping[str, Mapping[str, Any]]
+Watcher = Callable[[list[Tensor], Tensor], None]
 
 
 class Optimizer(FollowsProgress):
@@ -47,6 +53,10 @@ class Optimizer(FollowsProgress):
             ``((0.0, 0.001), (1.0, 0.0))`` falls from 0.001 to 0 over the run.
         gradient_clipping: the largest allowed norm of all gradients together; larger
             ones are scaled down to it. None: no clipping.
+        parameter_options: of some of the parameters, which the first pattern counts for
+            that fits their name, as of a shell: ``{"*bias": {"weight_decay": 0.0},
+            "_encoder.*": {"lr_factor": 0.1}}``. What is not named is as for the others;
+            ``lr_factor`` multiplies the learning rate.
         hyperparameters: for ``torch_class``.
 
     Raises:
@@ -60,6 +70,7 @@ class Optimizer(FollowsProgress):
         torch_class: Callable[..., torch.optim.Optimizer],
         lr: Scheduled,
         gradient_clipping: float | None,
+        parameter_options: ParameterOptions | None = None,
         **hyperparameters: Any,
     ) -> None:
         if gradient_clipping is not None and not 0 < gradient_clipping < math.inf:
@@ -72,8 +83,10 @@ class Optimizer(FollowsProgress):
         self._has_constant_rate = isinstance(self._learning_rate, ConstantScheduler)
         self._rate_factor: float | Tensor = 1.0
         self._gradient_clipping = gradient_clipping
-        self.clips_gradients = gradient_clipping is not None
         self._hyperparameters = hyperparameters
+        self._parameter_options = parameter_options or {}
+        self._group_factors = [1.0]
+        self._watchers: list[Watcher] = []
         self._named_parameters: list[tuple[str, Parameter]] = []
         self._parameters: list[Parameter] = []
         self._torch_optimizer: torch.optim.Optimizer | None = None
@@ -85,6 +98,26 @@ class Optimizer(FollowsProgress):
             self._checked(extreme)
         # torch checks the hyperparameters.
         self._make_torch_optimizer([Parameter(torch.zeros(1))])
+        for pattern, options in self._parameter_options.items():
+            self._check_options(pattern, options)
+
+    def _check_options(self, pattern: str, options: Mapping[str, Any]) -> None:
+        known = {_RATE_FACTOR, *self._hyperparameters}
+        where = f"{type(self).__name__}.parameter_options[{pattern!r}]"
+        if not isinstance(options, Mapping) or not options or set(options) - known:
+            raise ConfigError(
+                f"{where}: expected values of some of {sorted(known)}, got {options!r}"
+            )
+        factor = options.get(_RATE_FACTOR, 1.0)
+        if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+            raise ConfigError(f"{where}: lr_factor must be at least 0, got {factor!r}")
+        own = {k: v for k, v in options.items() if k != _RATE_FACTOR}
+        try:
+            self._torch_class(
+                [Parameter(torch.zeros(1))], **{**self._hyperparameters, **own}
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}: {error}") from error
 
     @property
     def learning_rate(self) -> float:
@@ -130,6 +163,7 @@ class Optimizer(FollowsProgress):
         return {
             "lr": lr,
             "gradient_clipping": self._gradient_clipping,
+            "parameter_options": self._parameter_options or None,
             **self._hyperparameters,
         }
 
@@ -149,6 +183,7 @@ class Optimizer(FollowsProgress):
         Raises:
             ValueError: if there is a name or a parameter twice, or if the optimizer has
                 parameters already.
+            ConfigError: if a pattern of ``parameter_options`` counts for none of them.
         """
         if self._torch_optimizer is not None:
             raise ValueError(
@@ -167,12 +202,43 @@ class Optimizer(FollowsProgress):
                     f"{type(self).__name__}: the same {what} is given twice: "
                     f"{[named_parameters[i][0] for i in twice[:5]]}"
                 )
-        self._named_parameters = named_parameters
-        self._parameters = [parameter for _, parameter in named_parameters]
+        groups = self._grouped(named_parameters)
+        # In the order in which torch counts them
+        self._named_parameters = [pair for _, group in groups for pair in group]
+        self._parameters = [parameter for _, parameter in self._named_parameters]
+        self._group_factors = [options.get(_RATE_FACTOR, 1.0) for options, _ in groups]
         # torch refuses an empty list; the stand-in never gets a gradient.
-        self._torch_optimizer = self._make_torch_optimizer(
-            self._parameters or [Parameter(torch.zeros(0))]
+        first, *others = (
+            ([p for _, p in group] or [Parameter(torch.zeros(0))], options)
+            for options, group in groups
         )
+        self._torch_optimizer = self._make_torch_optimizer(first[0])
+        rate = self._torch_optimizer.param_groups[0]["lr"]
+        for parameters, options in others:
+            own = {k: v for k, v in options.items() if k != _RATE_FACTOR}
+            own["lr"] = rate * options.get(_RATE_FACTOR, 1.0)
+            self._torch_optimizer.add_param_group({"params": parameters, **own})
+
+    def _grouped(
+        self, named_parameters: list[tuple[str, Parameter]]
+    ) -> list[tuple[Mapping[str, Any], list[tuple[str, Parameter]]]]:
+        """The options of each pattern and what it counts for; the others come first."""
+        groups: dict[str, list[tuple[str, Parameter]]] = {"": []}
+        groups |= {pattern: [] for pattern in self._parameter_options}
+        for name, parameter in named_parameters:
+            fits = (x for x in self._parameter_options if fnmatch.fnmatchcase(name, x))
+            groups[next(fits, "")].append((name, parameter))
+        for pattern in self._parameter_options:
+            if not groups[pattern]:
+                names = [name for name, _ in named_parameters]
+                raise ConfigError(
+                    f"{type(self).__name__}.parameter_options: {pattern!r} fits no "
+                    f"parameter that is left: it trains {names[:8]}"
+                    f"{' and more' if len(names) > 8 else ''}"
+                )
+        return [
+            (self._parameter_options.get(x, {}), group) for x, group in groups.items()
+        ]
 
     def zero_grad(self) -> None:
         """Drops the gradients."""
@@ -202,6 +268,8 @@ class Optimizer(FollowsProgress):
         if not gradients:
             return torch.zeros(())
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        for watcher in self._watchers:
+            watcher(gradients, norm)
         if self._gradient_clipping is not None:
             if norm.is_cpu:  # there is nothing to wait for
                 scale = self._gradient_clipping / (norm.item() + _CLIPPING_EPSILON)
@@ -211,6 +279,24 @@ class Optimizer(FollowsProgress):
             scales = self._gradient_clipping / (norm + _CLIPPING_EPSILON)
             torch._foreach_mul_(gradients, scales.clamp_(max=1.0))
         return norm
+
+    @property
+    def clips_gradients(self) -> bool:
+        """Whether ``clip_gradients`` is to be called at every update."""
+        return self._gradient_clipping is not None or bool(self._watchers)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Has ``watcher`` called at every update, with gradients before clipping.
+
+        Args:
+            watcher: called with the gradients that there are, and their norm []. They
+                change right after it.
+        """
+        self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Has it called no more."""
+        self._watchers.remove(watcher)
 
     @property
     def can_be_captured(self) -> bool:
@@ -256,7 +342,11 @@ class Optimizer(FollowsProgress):
         """
         optimizer = self._torch_optimizer or self._require_setup()
         if not self._has_constant_rate:
-            optimizer.param_groups[0]["lr"] = self._next_rate()
+            rate = self._next_rate()
+            for group, factor in zip(
+                optimizer.param_groups, self._group_factors, strict=True
+            ):
+                group["lr"] = rate if factor == 1 else factor * rate
         if self._fast_step is None:
             twin = twin_of(optimizer, "step")
             self._fast_step = None if twin is None else twin(optimizer)
@@ -344,11 +434,13 @@ class Optimizer(FollowsProgress):
         self._check_state_dict(state_dict)
         self._begin_anew()
         states = state_dict["state"]
+        num_counted = sum(len(group["params"]) for group in optimizer.param_groups)
+        first = num_counted - len(self._named_parameters)  # after a stand-in
         optimizer.load_state_dict(
             {
                 "state": {
                     i: {k: v.clone() for k, v in states[name].items()}
-                    for i, (name, _) in enumerate(self._named_parameters)
+                    for i, (name, _) in enumerate(self._named_parameters, first)
                     if states[name]
                 },
                 "param_groups": optimizer.state_dict()["param_groups"],

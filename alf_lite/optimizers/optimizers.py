@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from alf_lite.config import configurable
-from alf_lite.optimizers.optimizer import Optimizer
+from alf_lite.optimizers.optimizer import Optimizer, ParameterOptions
 from alf_lite.utils.schedulers import Scheduled
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop"]
@@ -20,6 +20,7 @@ class Adam(Optimizer):
         lr: Scheduled = 1e-3,
         *,
         gradient_clipping: float | None = None,
+        parameter_options: ParameterOptions | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -29,6 +30,7 @@ class Adam(Optimizer):
             torch.optim.Adam,
             lr,
             gradient_clipping,
+            parameter_options,
             betas=betas,
             eps=eps,
             weight_decay=weight_decay,
@@ -45,6 +47,7 @@ class AdamW(Optimizer):
         lr: Scheduled = 1e-3,
         *,
         gradient_clipping: float | None = None,
+        parameter_options: ParameterOptions | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
@@ -54,6 +57,7 @@ class AdamW(Optimizer):
             torch.optim.AdamW,
             lr,
             gradient_clipping,
+            parameter_options,
             betas=betas,
             eps=eps,
             weight_decay=weight_decay,
@@ -70,6 +74,7 @@ class SGD(Optimizer):
         lr: Scheduled = 1e-2,
         *,
         gradient_clipping: float | None = None,
+        parameter_options: ParameterOptions | None = None,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
@@ -79,6 +84,7 @@ class SGD(Optimizer):
             torch.optim.SGD,
             lr,
             gradient_clipping,
+            parameter_options,
             momentum=momentum,
             dampening=dampening,
             weight_decay=weight_decay,
@@ -95,6 +101,7 @@ class RMSprop(Optimizer):
         lr: Scheduled = 1e-2,
         *,
         gradient_clipping: float | None = None,
+        parameter_options: ParameterOptions | None = None,
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -105,6 +112,7 @@ class RMSprop(Optimizer):
             torch.optim.RMSprop,
             lr,
             gradient_clipping,
+            parameter_options,
             alpha=alpha,
             eps=eps,
             weight_decay=weight_decay,

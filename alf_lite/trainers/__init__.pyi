@@ -27,6 +27,10 @@ from alf_lite.trainers.hooks import (
     check_hooks as check_hooks,
 )
 from alf_lite.trainers.level_replay import LevelReplay as LevelReplay
+from alf_lite.trainers.noise_scale import (
+    GradientNoiseScale as GradientNoiseScale,
+    NoiseScale as NoiseScale,
+)
 from alf_lite.trainers.progress_display import (
     NoDisplay as NoDisplay,
     ProgressBar as ProgressBar,

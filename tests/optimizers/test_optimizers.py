@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from alf_lite.config.files import parse_config
-from alf_lite.errors import CheckpointError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers import optimizer as optimizer_module
 from alf_lite.optimizers.optimizers import SGD, Adam, AdamW, RMSprop
 from alf_lite.utils.progress import Progress
@@ -470,3 +470,79 @@ def test_training_on_a_gpu_equals_the_cpu():
             network(inputs.to(device)).square().mean().backward()
             optimizer.step()
     assert_equal_parameters(gpu.cpu(), cpu)
+
+
+# Options of some parameters
+
+OPTIONS = {"*bias": {"weight_decay": 0.0, "lr_factor": 2.0}, "0.*": {"lr_factor": 0.0}}
+
+
+@pytest.mark.parametrize("ours", [Adam, AdamW, SGD, RMSprop])
+def test_options_of_parameters_are_those_of_optimizers_of_their_own(ours):
+    """The biases of all layers, the weights of the first one, and the others."""
+    network, expected = make_network(), make_network()
+    schedule, twice = (
+        LinearScheduler([(0, lr), (10, lr / 10)], "iterations") for lr in (0.1, 0.2)
+    )
+    optimizer = set_up(
+        ours(schedule, weight_decay=0.1, parameter_options=OPTIONS), network
+    )
+    names = ("0.bias", "2.bias")
+    biases = set_up_some(ours(twice, weight_decay=0.0), expected, names)
+    others = set_up_some(ours(schedule, weight_decay=0.1), expected, ("2.weight",))
+    progress = Progress()
+    for each in (optimizer, biases, others):
+        each.follow(progress)
+    for step in range(5):
+        progress.iterations = 2 * step
+        for each in (optimizer, biases, others):
+            each.zero_grad()
+        for each in (network, expected):
+            loss_of(each, step).backward()
+        for each in (optimizer, biases, others):
+            each.step()
+    torch.testing.assert_close(network.state_dict(), expected.state_dict())
+    assert torch.equal(network[0].weight, make_network()[0].weight)
+
+
+def set_up_some(optimizer, network, names):
+    optimizer.setup([(n, p) for n, p in network.named_parameters() if n in names])
+    return optimizer
+
+
+@pytest.mark.parametrize("options", [OPTIONS, {"*": {"lr_factor": 0.5}}])
+def test_the_state_of_an_optimizer_with_options_is_restored(options):
+    optimizers, networks = [], []
+    for num_steps in (4, 2):
+        networks.append(make_network())
+        optimizers.append(set_up(Adam(0.1, parameter_options=options), networks[-1]))
+        train(networks[-1], optimizers[-1], range(num_steps))
+    networks.append(copy.deepcopy(networks[1]))
+    resumed = set_up(Adam(0.1, parameter_options=options), networks[-1])
+    resumed.load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
+    train(networks[-1], resumed, range(2, 4))
+    torch.testing.assert_close(networks[-1].state_dict(), networks[0].state_dict())
+    again = Adam(**resumed.arguments())
+    assert again.arguments() == resumed.arguments()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"*bias": {"decay": 0.1}}, "expected values of some of .*'weight_decay'"),
+        ({"*bias": {}}, "expected values of some of"),
+        ({"*bias": 0.1}, r"\['\*bias'\]: expected values of some of"),
+        ({"*bias": {"lr_factor": -1.0}}, "lr_factor must be at least 0, got -1.0"),
+        ({"*bias": {"weight_decay": -1.0}}, "Invalid weight_decay value: -1.0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Adam(parameter_options=options)
+
+
+def test_a_pattern_that_counts_for_nothing_is_refused():
+    for patterns in (("*gain",), ("*", "*bias")):
+        options = {pattern: {"lr_factor": 0.5} for pattern in patterns}
+        with pytest.raises(ConfigError, match="fits no parameter that is left: it tra"):
+            set_up(Adam(parameter_options=options), make_network())
