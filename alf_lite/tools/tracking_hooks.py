@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from alf_lite.border import read_text
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, missing_extra
@@ -24,6 +26,9 @@ from alf_lite.utils.row_log import AXES, KEYS, Row
 
 _logger = logging.getLogger(__name__)
 
+# By tag: how many values are in each bin, and the edges of the bins
+Histograms = dict[str, tuple[np.ndarray, np.ndarray]]
+
 # After other hooks, whose numbers it sends, too.
 _PRIORITY = 90
 # Between two times that rows are sent: a request takes longer than an iteration.
@@ -31,6 +36,7 @@ _SEND_SECONDS = 5.0
 # Of one request to MLflow.
 _MAX_PARAMETERS = 100
 _MAX_METRICS = 1000
+_NUM_BINS = 64
 
 
 class TrackingHook(Hook, abc.ABC):
@@ -52,6 +58,9 @@ class TrackingHook(Hook, abc.ABC):
             raise missing_extra(type(self).__name__, extra)
         self._run_id = ""
         self._rows: list[Row] = []
+        # Of this iteration; and of earlier ones, with their rows
+        self._new_histograms: Histograms = {}
+        self._histograms: list[tuple[Row, Histograms]] = []
         self._has_sent_settings = False
         self._sent_videos: set[str] = set()
         self._is_working = False
@@ -69,6 +78,10 @@ class TrackingHook(Hook, abc.ABC):
     @abc.abstractmethod
     def _send_rows(self, rows: Sequence[Row]) -> None:
         """Sends rows of finite numbers."""
+
+    def _send_histograms(self, histograms: Histograms, row: Row) -> None:
+        """Sends those of an iteration, if the service shows such; ``row`` says when."""
+        return
 
     @abc.abstractmethod
     def _send_video(self, path: Path, row: Row) -> None:
@@ -96,7 +109,17 @@ class TrackingHook(Hook, abc.ABC):
                     f"{type(self).__name__} cannot begin: {_first_line(error)}"
                 ) from error
         self._is_working = True
-        summary.listen(self._rows.append)
+        summary.listen(self._keep)
+        summary.listen_to_histograms(self._keep_histogram)
+
+    def _keep(self, row: Row) -> None:
+        self._rows.append(row)
+        if self._new_histograms:
+            self._histograms.append((row, self._new_histograms))
+            self._new_histograms = {}
+
+    def _keep_histogram(self, tag: str, values: np.ndarray) -> None:
+        self._new_histograms[tag] = np.histogram(values, _NUM_BINS)
 
     def after_iter(self, training: Training) -> None:
         if time.monotonic() - self._last_sent >= _SEND_SECONDS:
@@ -122,7 +145,8 @@ class TrackingHook(Hook, abc.ABC):
 
     def _send(self, training: Training) -> None:
         self._last_sent = time.monotonic()
-        rows, self._rows[:] = list(self._rows), []
+        rows, self._rows = self._rows, []
+        histograms, self._histograms = self._histograms, []
         if not self._is_working or not rows:
             return
         if not self._has_sent_settings and training.run.iterations > 0:
@@ -130,6 +154,8 @@ class TrackingHook(Hook, abc.ABC):
             self._has_sent_settings = True
             self._try(self._send_settings, _settings_of(training.root_dir))
         self._try(self._send_rows, rows)
+        for row, of_row in histograms:
+            self._try(self._send_histograms, of_row, row)
         videos = sorted((training.root_dir / "videos").glob("*.mp4"))
         for path in videos:
             if path.name not in self._sent_videos:
@@ -223,6 +249,13 @@ class WandbHook(TrackingHook):
     def _send_rows(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self._run.log(row)
+
+    def _send_histograms(self, histograms: Histograms, row: Row) -> None:
+        import wandb
+
+        axes = {name: row[name] for name in AXES if name in row}
+        shown = {t: wandb.Histogram(np_histogram=h) for t, h in histograms.items()}
+        self._run.log({**axes, **shown})
 
     def _send_video(self, path: Path, row: Row) -> None:
         import wandb

@@ -240,6 +240,14 @@ def listen(listener: Callable[[Row], object]) -> None:
     _recorder.listeners.append(listener)
 
 
+def listen_to_histograms(listener: Callable[[str, np.ndarray], object]) -> None:
+    """Calls ``listener`` with tag and values of each, before the row of its iteration.
+
+    The values are read only, and may change afterwards.
+    """
+    _recorder.histogram_listeners.append(listener)
+
+
 def flush() -> None:
     """Returns when all that was recorded is in the event file."""
     _recorder.flush()

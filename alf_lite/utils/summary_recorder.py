@@ -39,6 +39,7 @@ class Recorder:
         step: the global counter, of what is recorded now.
         prefix: of all tags; ends in "/" unless it is empty.
         listeners: get every row of the log.
+        histogram_listeners: get the tag and the values of every histogram.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Recorder:
                 for name, keys in KEYS.items()
             }
         self.listeners: list[Callable[[Row], object]] = []
+        self.histogram_listeners: list[Callable[[str, np.ndarray], object]] = []
         self.is_open = self._writer is not None
         self.is_recording = self.is_open
         self.is_due = False
@@ -117,6 +119,8 @@ class Recorder:
 
     def add_histogram(self, tag: str, values: np.ndarray) -> None:
         """Keeps the distribution of finite numbers."""
+        for listener in self.histogram_listeners:
+            listener(tag, values)
         self._add_other(self._protos.histogram(tag, values, _HISTOGRAM_BINS))
 
     def add_text(self, tag: str, markdown: str) -> None:

@@ -28,6 +28,7 @@ class Service(TrackingHook):
         self.settings: list[dict] = []
         self.rows: list[dict] = []
         self.videos: list[tuple[str, int]] = []
+        self.histograms: list[tuple[dict, int]] = []
         self.ended: list[tuple[list[str], bool]] = []
 
     def _begin(self, name, root_dir, run_id):
@@ -44,6 +45,9 @@ class Service(TrackingHook):
         if self.fails_after < 0:
             raise ConnectionError("the server is gone")
         self.rows += rows
+
+    def _send_histograms(self, histograms, row):
+        self.histograms.append((histograms, row["iteration"]))
 
     def _send_video(self, path, row):
         self.videos.append((path.name, row["iteration"]))
@@ -85,6 +89,22 @@ def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path, video):
     ]
     assert not failed
     assert [name for name, _ in service.videos] == ["iteration-3.mp4"]
+
+
+def test_a_service_gets_the_histograms_of_every_row(tmp_path):
+    service = Service()
+    settings = {"summarize_grads_and_vars": True, "summary_interval": 2}
+    trainer = build_trainer(tmp_path / "run", hooks=[service], **settings)
+    trainer.train()
+    places = [row["iteration"] for row in service.rows if "loss" in str(row)]
+    assert [at for _, at in service.histograms] == places[: len(service.histograms)]
+    assert len(service.histograms) > 1
+    histograms, _ = service.histograms[-1]
+    parameters = dict(trainer.algorithm.named_parameters())
+    for name, parameter in parameters.items():
+        counts, edges = histograms[f"parameters/{name}"]
+        assert (len(counts), len(edges)) == (64, 65)
+        assert counts.sum() == parameter.numel()
 
 
 def test_it_changes_nothing_and_goes_on_in_the_same_run(tmp_path):
@@ -133,7 +153,8 @@ def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch, video):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     hook = WandbHook(project="toys", mode="offline", tags=["a"])
-    build_trainer(tmp_path / "run", hooks=[hook], **EVALUATE).train()
+    settings = {**EVALUATE, "summarize_grads_and_vars": True}
+    build_trainer(tmp_path / "run", hooks=[hook], **settings).train()
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     rows, settings = _records_of(file)
     logged = list(
@@ -145,6 +166,7 @@ def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch, video):
         assert np.array(sent) == pytest.approx(np.array(expected))
     assert settings["TrainerConfig.unroll_length"] == 5
     assert any(tag.startswith("eval/episodes") for row in rows for tag in row)
+    assert any(tag.startswith("parameters/") for row in rows for tag in row)
     name = hook.state_dict()["run_id"]
     again = WandbHook(project="toys", mode="offline")
     again.load_state_dict({"run_id": name, "videos": []})
