@@ -76,6 +76,13 @@ FLAGS = (
         needs="record_file",
     ),
     Flag(
+        "show_policy",
+        "Write into the video what the policy thinks: the distribution of its actions, "
+        "or their values.",
+        default=False,
+        needs="record_file",
+    ),
+    Flag(
         "json",
         "Print one JSON object as the last line: returns, lengths, average_return, ...",
         default=False,
@@ -119,6 +126,7 @@ def play(values: FlagValues) -> int:
         render=values.render,
         record_file=values.record_file,
         record=values.record,
+        show_policy=values.show_policy,
         device=values.device,
         seed=values.seed,
         gin_params=values.gin_param,

@@ -29,6 +29,7 @@ from alf_lite.policies.run_policy import (
     read_run_config,
 )
 from alf_lite.runs.directory import RunDirectory
+from alf_lite.tools.shown_policy import Words, words_of
 from alf_lite.tools.videos import (
     VideoFile,
     captioned,
@@ -58,6 +59,7 @@ def play(
     render: bool = False,
     record_file: str | Path | None = None,
     record: Literal["all", "worst_median_best"] = "all",
+    show_policy: bool = False,
     device: str | None = None,
     seed: int = 0,
     gin_params: Sequence[str] = (),
@@ -80,6 +82,8 @@ def play(
             several environments are side by side.
         record: all episodes, or the worst, the median ones and the best side by side;
             these are played a second time.
+        show_policy: write into the video of all episodes what the policy thinks: the
+            distribution of its actions, or their values.
         device: of the networks; that of the training by default.
         seed: of the environments and the sampling.
         gin_params: override the configuration of the run.
@@ -87,11 +91,14 @@ def play(
         create_env: builds the environments, see :class:`Trainer`.
 
     Raises:
-        ConfigError: if there is no run, no display, or the video extra is missing.
+        ConfigError: if there is no run, no display, or the video extra is missing; or
+            if there is nothing of the policy to show.
         CheckpointError: if the checkpoint cannot be used.
     """
     RunDirectory(root_dir).read_user_config()  # to say so, if there is no run
     render_mode = _render_mode(render, record_file)
+    if show_policy and (record_file is None or record != "all"):
+        raise ConfigError("show_policy is for a record_file of all episodes")
     with contextlib.ExitStack() as stack:
         stack.enter_context(config_files.own_config())
         config = read_run_config(root_dir, gin_params, config=config)
@@ -112,7 +119,8 @@ def play(
         if record_file is not None and record == "all":
             file = VideoFile(record_file, frames_per_second(env))
             video = stack.enter_context(file)
-            on_step = EpisodeRecorder(algorithm, env, video, num_episodes)
+            words = words_of(algorithm) if show_policy else None
+            on_step = EpisodeRecorder(algorithm, env, video, num_episodes, words)
         elif record_file is not None:
             VideoFile.check(record_file)  # before anything is played
         result = evaluate(algorithm, env, num_episodes, seed=seed, on_step=on_step)
@@ -149,6 +157,7 @@ class EpisodeRecorder:
         env: made with ``render_mode="rgb_array"``.
         video: where the frames go.
         num_episodes: of the evaluation.
+        words: a line more for each environment.
 
     Raises:
         ConfigError: if nothing can be drawn.
@@ -160,7 +169,10 @@ class EpisodeRecorder:
         env: Environment,
         video: VideoFile,
         num_episodes: int,
+        words: Words | None = None,
     ) -> None:
+        self._words = words
+        self._lines: Sequence[str] = ()  # of all environments, by their words
         self._algorithm = algorithm
         self._env = env
         self._video = video
@@ -179,6 +191,8 @@ class EpisodeRecorder:
             EnvError: if their frames differ in size.
         """
         self._count(time_step)
+        if self._words is not None:
+            self._lines = self._words(time_step)
         if not self._num_shown:
             self._num_shown = self._how_many()
         open_rows = np.flatnonzero(self._missing[: self._num_shown]).tolist()
@@ -225,7 +239,8 @@ class EpisodeRecorder:
                 f"environment {index} of {self._env.name} draws a frame of shape "
                 f"{frame.shape}, those before were {self._shape}: they make no video"
             )
-        picture = np.asarray(captioned(frame, [text], frame.shape[0]))
+        lines = [text, *self._lines[index : index + 1]]
+        picture = np.asarray(captioned(frame, lines, frame.shape[0]))
         height, width = picture.shape[:2]
         num_columns = math.ceil(math.sqrt(self._num_shown))
         if not self._canvas.size:

@@ -44,10 +44,10 @@ def lines(monkeypatch):
     return written
 
 
-def record(env, num_episodes) -> list[list]:
+def record(env, num_episodes, words=None) -> list[list]:
     algorithm = ToyAlgorithm(env.observation_spec, env.action_spec)
     frames = Frames()
-    recorder = EpisodeRecorder(algorithm, env, frames, num_episodes)
+    recorder = EpisodeRecorder(algorithm, env, frames, num_episodes, words)
     evaluate(algorithm, env, num_episodes, on_step=recorder)
     return [frame.tolist() for frame in frames]
 
@@ -66,6 +66,16 @@ def test_the_recorded_episodes_are_those_that_count(lines):
     assert lines[2:4] == [
         "episode 1  step 2  return 5.00",
         "episode 2  step 0  return 0.00",
+    ]
+
+
+def test_words_stand_below_the_numbers_of_their_environment(lines):
+    env = DrawnEnvironment([lambda i: (1, 0)] * 2)
+    record(env, 2, lambda step: [f"{b} of {len(step.reward)}" for b in range(2)])
+    numbers = "episode 1  step {}  return 0.00"
+    assert lines == [
+        *(numbers.format(0), "0 of 2", numbers.format(0), "1 of 2"),
+        *(numbers.format(1), "0 of 2", numbers.format(1), "1 of 2"),
     ]
 
 

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+import torch
+from gymnasium import spaces
+
+import alf_lite
+from alf_lite.data_transformers.frame_stacker import FrameStacker
+from alf_lite.errors import ConfigError
+from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
+from alf_lite.networks.value_networks import QNetwork
+from alf_lite.testing.masked_environment import ForbiddenActionEnv
+from alf_lite.testing.probe_environments import IdentityEnv
+from alf_lite.tools import player
+from alf_lite.tools.shown_policy import words_of
+
+COMPONENTS = functools.partial(IdentityEnv, spaces.MultiDiscrete([2, 3]))
+
+
+def words_in(env_ctor, cls, settings=None, **arguments):
+    """The algorithm, three first steps, and what it thinks of them."""
+    env = alf_lite.create_environment(env_ctor, 3, seed=0)
+    config = alf_lite.TrainerConfig(num_iterations=1, random_seed=0, **settings or {})
+    algorithm = cls(env=env, config=config, **arguments)
+    time_step = env.reset()
+    before = torch.get_rng_state()
+    lines = words_of(algorithm)(time_step)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(lines) == 3
+    return algorithm, time_step.observation, lines
+
+
+def test_values_begin_with_the_best_of_each_component():
+    algorithm, observation, lines = words_in(COMPONENTS, alf_lite.DqnAlgorithm)
+    q = algorithm._evaluate(observation, ())[0].detach()
+    for line, values in zip(lines, q, strict=True):
+        expected = [
+            " ".join(f"{a}:{row[a]:.2f}" for a in row[:size].argsort(descending=True))
+            for row, size in zip(values, (2, 3), strict=True)
+        ]
+        assert line == "Q " + " | ".join(expected)
+
+
+def test_what_a_mask_rules_out_is_not_shown():
+    arguments = {"action_mask_key": "action_mask"}
+    _, observation, lines = words_in(
+        ForbiddenActionEnv, alf_lite.DqnAlgorithm, **arguments
+    )
+    for line, mask in zip(lines, observation["action_mask"].tolist(), strict=True):
+        shown = {int(a) for a in re.findall(r"(\d+):", line)}
+        assert shown == {a for a, ok in enumerate(mask) if ok}
+
+
+def test_distributions_are_probabilities_or_means_and_deviations():
+    algorithm, observation, lines = words_in("CartPole-v1", alf_lite.PPOAlgorithm)
+    probs = algorithm._policy(observation)[0].probs
+    for line, row in zip(lines, probs.tolist(), strict=True):
+        best = int(row[1] > row[0])
+        assert line == f"π {best}:{row[best]:.0%} {1 - best}:{row[1 - best]:.0%}"
+    algorithm, observation, lines = words_in("Pendulum-v1", alf_lite.PPOAlgorithm)
+    policy = algorithm._policy(observation)[0]
+    for line, mean, std in zip(lines, policy.mean, policy.stddev, strict=True):
+        shown = [float(number) for number in line.removeprefix("π ").split("±")]
+        assert shown == pytest.approx([mean.item(), std.item()], abs=0.4 * std.item())
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "arguments", "message"),
+    [
+        (alf_lite.DdpgAlgorithm, {}, {}, "neither a distribution of its actions nor"),
+        (
+            alf_lite.PPOAlgorithm,
+            {"data_transformer_ctor": [FrameStacker]},
+            {},
+            "remembers what it has seen",
+        ),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(cls, settings, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        words_in("Pendulum-v1", cls, settings, **arguments)
+    network = functools.partial(QNetwork, encoding_network_ctor=LSTMEncodingNetwork)
+    with pytest.raises(ConfigError, match="DqnAlgorithm remembers what it has seen"):
+        words_in("CartPole-v1", alf_lite.DqnAlgorithm, q_network_ctor=network)
+
+
+def test_it_is_for_videos_of_all_episodes(trained):
+    for arguments in ({}, {"record_file": "a.gif", "record": "worst_median_best"}):
+        with pytest.raises(
+            ConfigError, match="show_policy is for a record_file of all"
+        ):
+            player.play(trained, 1, show_policy=True, **arguments)
