@@ -37,7 +37,7 @@ from alf_lite.algorithms.parts.dynamics_ensemble import (
     ObservationVectors,
     Transitions,
 )
-from alf_lite.algorithms.parts.trajectory_optimizers import CrossEntropy, ValueFn
+from alf_lite.algorithms.parts.trajectory_optimizers import ValueFn
 from alf_lite.algorithms.parts.transitions import check_windows, to_transitions
 from alf_lite.algorithms.planning_algorithm import PlanningAlgorithm
 from alf_lite.config import DefaultSettings, configurable
@@ -87,7 +87,6 @@ class MbrlAlgorithm(PlanningAlgorithm):
         ConfigError: if windows are too short, or the reward has several dimensions.
     """
 
-    default_planner = CrossEntropy
     _noise: Tensor  # what predict_step plans with, as Chance has it
     _order: Tensor
 

@@ -40,7 +40,7 @@ class PlanningAlgorithm(RLAlgorithm):
     """
 
     skips_rollout_of_random_steps = True
-    default_planner: ClassVar[type[CrossEntropy | Mppi]]
+    default_planner: ClassVar[type[CrossEntropy | Mppi]] = CrossEntropy
 
     _plan_noise: Tensor  # [iterations, N, H, A], what predict_step plans with
 

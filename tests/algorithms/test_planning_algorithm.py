@@ -18,8 +18,6 @@ ACTION = BoundedTensorSpec((2,), torch.float32, -2.0, 2.0)
 class Following(PlanningAlgorithm):
     """Action k of a plan should be observation / (k + 1), in [-1, 1]."""
 
-    default_planner = CrossEntropy
-
     def _outlook(self, observation, noise):
         self.noise = noise
         wanted = wanted_plan(observation).unsqueeze(1)
