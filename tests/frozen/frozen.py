@@ -91,7 +91,10 @@ def named_outcome(name: str) -> tuple[str, Outcome]:
 def machine() -> str:
     """What the bits depend on beside the code."""
     levels = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.machine()}, {levels}, torch {torch.__version__}"
+    path = Path("/proc/cpuinfo")  # two generations of one level may round otherwise
+    models = re.findall(r"model\s*: (\d+)", path.read_text() if path.exists() else "")
+    model = f", model {models[0]}" if models else ""
+    return f"{platform.machine()}{model}, {levels}, torch {torch.__version__}"
 
 
 def read(path: Path = FILE) -> dict[str, Any]:
