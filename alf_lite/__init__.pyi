@@ -39,6 +39,7 @@ from alf_lite.algorithms import (
     Td3BcAlgorithm as Td3BcAlgorithm,
     Tdmpc2Algorithm as Tdmpc2Algorithm,
     TqcAlgorithm as TqcAlgorithm,
+    TracSacAlgorithm as TracSacAlgorithm,
     TrainedPolicy as TrainedPolicy,
 )
 from alf_lite.config import TrainerConfig as TrainerConfig, configurable as configurable

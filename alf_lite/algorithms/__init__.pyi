@@ -216,6 +216,10 @@ from alf_lite.algorithms.tdmpc2_algorithm import (
     value_range as value_range,
 )
 from alf_lite.algorithms.tqc_algorithm import TqcAlgorithm as _TqcAlgorithm
+from alf_lite.algorithms.trac_sac_algorithm import (
+    TracSacInfo as TracSacInfo,
+    TracSacAlgorithm as _TracSacAlgorithm,
+)
 from alf_lite.config import TrainerConfig
 from alf_lite.distributions.exploration import ActionNoise
 from alf_lite.distributions.sample_noise import SampleNoise
@@ -1526,6 +1530,53 @@ class TqcAlgorithm(_TqcAlgorithm, SacAlgorithm):
         actor_network_ctor: Callable[..., Network] = ...,
         critic_network_ctor: Callable[..., CriticNetwork] = ...,
         num_critics: int = 5,
+        td_lambda: Scheduled | None = None,
+        actor_observation_keys: Sequence[str] | None = None,
+        critic_observation_keys: Sequence[str] | None = None,
+        actor_optimizer: Optimizer | None = None,
+        critic_optimizer: Optimizer | None = None,
+        gamma: Scheduled = 0.99,
+        n_step: int | None = 1,
+        target_update_tau: Scheduled = 0.005,
+        target_update_period: Scheduled | None = 1,
+        action_mask_key: str | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class TracSacAlgorithm(_TracSacAlgorithm, SacAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        max_policy_kl: float = 0.01,
+        exploration_noise_ctor: Callable[..., SampleNoise] | None = None,
+        initial_alpha: float = 1.0,
+        learn_alpha: bool = True,
+        max_log_alpha: float | None = None,
+        target_entropy: TargetEntropy | None = None,
+        discrete_target_entropy: Scheduled | None = None,
+        use_entropy_reward: bool = True,
+        prior_actor_ctor: Callable[..., Network] | None = None,
+        prior_checkpoint: str | None = None,
+        target_kld_per_dim: float | None = None,
+        alpha_optimizer: Optimizer | None = None,
+        return_model: ReturnHead | None = None,
+        actor_update_period: int = 1,
+        dqda_clipping: Scheduled | None = None,
+        parameter_reset_period: int | None = None,
+        weight_projection: Projection | None = None,
+        actor_network_ctor: Callable[..., Network] = ...,
+        critic_network_ctor: Callable[..., CriticNetwork] = ...,
+        num_critics: int = 2,
         td_lambda: Scheduled | None = None,
         actor_observation_keys: Sequence[str] | None = None,
         critic_observation_keys: Sequence[str] | None = None,

@@ -47,7 +47,7 @@ _CHAINS = (
 )
 _PAIRING = (
     *("Cql", "CqlDqn", "Crossq", "Ddpg", "Dqn", "Edac", "MunchausenDqn", "Oac", "R2d2"),
-    *("Redq", "Sac", "Td3", "Td3Bc"),
+    *("Redq", "Sac", "Td3", "Td3Bc", "TracSac"),
 )
 # The method of a type, or the function of a tensor -> its twin, in a module of this
 # room that is loaded when it is first needed. Types have names of their own; those of

@@ -23,6 +23,7 @@ from alf_lite.algorithms.sarsa_algorithm import SarsaAlgorithm
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
+from alf_lite.algorithms.trac_sac_algorithm import TracSacAlgorithm
 from tests.algorithms import naive_losses as naive
 from tests.algorithms.loss_contract import GAMMA, Row
 
@@ -87,6 +88,9 @@ ROWS = {
         SAC,
         {**GIVEN, "num_critics": 3, "diversity_weight": 2.0},
         actions=("box", "mixed"),
+    ),
+    "TRAC around SAC": Row(
+        TracSacAlgorithm, naive.sac, SAC, GIVEN, memory=(False,), n=(1,)
     ),
     "OAC": Row(OacAlgorithm, naive.sac, SAC, GIVEN, **BOX),
     "TAAC": Row(TaacAlgorithm, naive.taac, SAC, GIVEN, **BOX, memory=(False,), n=(1,)),
