@@ -123,7 +123,7 @@ def test_none_is_a_value_where_it_is_one():
 def test_every_algorithm_of_the_library_declares_how_it_trains():
     for name, module in config_names.shipped().items():
         if module.startswith("alf_lite.algorithms.") and name.endswith("Algorithm"):
-            if module.endswith(".off_policy_algorithm"):
+            if module.endswith((".off_policy_algorithm", ".planning_algorithm")):
                 continue  # bases, which nobody trains
             target = configurables.target(config_names.complete_name(name))
             settings = target.default_settings

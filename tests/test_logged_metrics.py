@@ -50,6 +50,7 @@ def written(tmp_path):
         "TrainerConfig.summarize_action_distributions = True",
         "TrainerConfig.random_seed = 0",
         "PPOAlgorithm.off_policy_correction = 'vtrace'",
+        "TrainerConfig.hook_ctors = [@GradientNoiseScale]",
         "TrainerConfig.async_unroll = True",
     ]
     config_files.parse_config(str(ROOT / "confs/ppo_cart_pole.gin"), settings)
