@@ -84,7 +84,8 @@ def make_batch(
     options = dict(arguments["env_kwargs"] or {})
     if arguments["max_episode_steps"] is not None:
         options["max_episode_steps"] = int(arguments["max_episode_steps"])
-    if "render_mode" in inspect.signature(kind).parameters:
+    is_drawn = arguments["render_mode"] is not None
+    if is_drawn and "render_mode" in inspect.signature(kind).parameters:
         options["render_mode"] = arguments["render_mode"]
     device = arguments["of_run"].device or torch.get_default_device()
     check_device(device)

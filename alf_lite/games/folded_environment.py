@@ -83,9 +83,11 @@ class FoldedEnvironment(GameEnvironment):
     ) -> None:
         self.game: ParallelGame
         make: Callable[..., Any] = make_game
-        with contextlib.suppress(TypeError, ValueError):  # it takes no such argument
-            inspect.signature(make).bind(render_mode=render_mode)
-            make = functools.partial(make, render_mode=render_mode)
+        if render_mode is not None:
+            # Not every game takes the argument
+            with contextlib.suppress(TypeError, ValueError):
+                inspect.signature(make).bind(render_mode=render_mode)
+                make = functools.partial(make, render_mode=render_mode)
         game = ParallelGame(
             make, learners, tells_team=tells_team, max_length=max_episode_steps
         )

@@ -288,6 +288,18 @@ def test_games_are_drawn_in_the_mode_that_is_asked_for(make_game):
     with make(2) as env:
         env.reset(seed=0)
         assert env.render() is None
+    # What was bound stays where nothing else is asked for
+    bound = functools.partial(make_game, render_mode="rgb_array")
+    make = functools.partial(FoldedEnvironment, make_game=bound)
+    with create_environment("", 2, env_ctor=make) as env:
+        env.reset(seed=0)
+        assert env.num_rendered == 1
+    make = functools.partial(
+        FoldedEnvironment, make_game=make_game, render_mode="rgb_array"
+    )
+    with create_environment("", 2, env_ctor=make) as env:
+        env.reset(seed=0)
+        assert env.num_rendered == 1
 
 
 def test_what_cannot_be_folded_is_told():
