@@ -221,6 +221,7 @@ from alf_lite.algorithms.trac_sac_algorithm import (
     TracSacAlgorithm as _TracSacAlgorithm,
 )
 from alf_lite.config import TrainerConfig
+from alf_lite.data_transformers.symmetries import Symmetry
 from alf_lite.distributions.exploration import ActionNoise
 from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.environments.environment import Environment
@@ -278,6 +279,7 @@ class ActorCriticAlgorithm(_ActorCriticAlgorithm):
         action_mask_key: str | None = None,
         actor_observation_keys: Sequence[str] | None = None,
         critic_observation_keys: Sequence[str] | None = None,
+        symmetries: Sequence[Symmetry] = ...,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,
@@ -611,6 +613,7 @@ class ImpalaAlgorithm(_ImpalaAlgorithm, ActorCriticAlgorithm):
         action_mask_key: str | None = None,
         actor_observation_keys: Sequence[str] | None = None,
         critic_observation_keys: Sequence[str] | None = None,
+        symmetries: Sequence[Symmetry] = ...,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,
@@ -731,6 +734,7 @@ class PPOAlgorithm(_PPOAlgorithm, ActorCriticAlgorithm):
         action_mask_key: str | None = None,
         actor_observation_keys: Sequence[str] | None = None,
         critic_observation_keys: Sequence[str] | None = None,
+        symmetries: Sequence[Symmetry] = ...,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,
@@ -967,6 +971,7 @@ class PPGAlgorithm(_PPGAlgorithm, PPOAlgorithm):
         action_mask_key: str | None = None,
         actor_observation_keys: Sequence[str] | None = None,
         critic_observation_keys: Sequence[str] | None = None,
+        symmetries: Sequence[Symmetry] = ...,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,

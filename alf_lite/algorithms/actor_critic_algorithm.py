@@ -27,6 +27,7 @@ from alf_lite.algorithms.parts.policy import Policy
 from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
 from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.algorithms.parts.return_streams import ReturnStream, ReturnStreams
+from alf_lite.algorithms.parts.symmetric_unroll import SymmetricUnroll
 from alf_lite.algorithms.parts.trust_region import TrustRegion
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
@@ -38,6 +39,7 @@ from alf_lite.data_structures import (
     LossInfo,
     TimeStep,
 )
+from alf_lite.data_transformers.symmetries import Symmetry, check_symmetries
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.errors import ConfigError
@@ -130,6 +132,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
         action_mask_key: str | None = None,
         actor_observation_keys: Sequence[str] | None = None,
         critic_observation_keys: Sequence[str] | None = None,
+        symmetries: Sequence[Symmetry] = (),
         **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the value network.
@@ -154,6 +157,9 @@ class ActorCriticAlgorithm(RLAlgorithm):
             actor_observation_keys: of a dict of observations, what the actor sees, and
                 acting needs (Pinto et al. 2017, arXiv:1710.06542); None: all.
             critic_observation_keys: what the value network sees.
+            symmetries: of the task, :class:`Reflection` or functions ``(observation,
+                action)`` → both in the mirror; networks without memory train on every
+                unroll in each of them, too, see :class:`SymmetricUnroll`.
             **kwargs: see :class:`RLAlgorithm`.
 
         Raises:
@@ -167,18 +173,14 @@ class ActorCriticAlgorithm(RLAlgorithm):
         seen = mask.showing(actor_observation_keys, "actor_observation_keys")
         self._policy = Policy(actor_network_ctor, action_spec, seen)
         self.unseen_entries = seen.unused
-        mask = mask.showing(critic_observation_keys, "critic_observation_keys")
         states = ActorCriticState(actor=self._policy.state_spec)
         self._predict_state_spec = states
+        mask = mask.showing(critic_observation_keys, "critic_observation_keys")
+        self._value_mask = mask
         if not self._is_eval:
-            seen_spec, shape = mask.remaining_spec, tuple(self.reward_spec.shape)
-            network = value_network_ctor(seen_spec, self.reward_spec)
-            self._value_network = as_network(
-                *(network, seen_spec, "value_network_ctor", shape)
-            )
+            self._value_network = self._built_value(value_network_ctor)
             states = states._replace(value=self._value_network.state_spec)
         self._train_state_spec = self._rollout_state_spec = states
-        self._value_mask = mask
         set_coefficients(
             self,
             _gamma=gamma,
@@ -195,6 +197,23 @@ class ActorCriticAlgorithm(RLAlgorithm):
         if max_policy_kl is not None:
             self._require_no_memory("max_policy_kl")
             self._trust_region = TrustRegion(self._policy, max_policy_kl)
+        self._symmetric_unroll: SymmetricUnroll | None = None
+        if symmetries and not self._is_eval:
+            self._symmetric_unroll = self._seen_in(symmetries)
+
+    def _built_value(self, ctor: Callable[..., Network]) -> Any:
+        spec, shape = self._value_mask.remaining_spec, tuple(self.reward_spec.shape)
+        network = ctor(spec, self.reward_spec)
+        return as_network(network, spec, "value_network_ctor", shape)
+
+    def _seen_in(self, symmetries: Sequence[Symmetry]) -> SymmetricUnroll:
+        if not nest.is_empty(self._train_state_spec) or self.unrolls_with_grad:
+            raise ConfigError(
+                f"{self.name}.symmetries needs networks without memory that are "
+                "trained after the unroll. Leave it out, or use others."
+            )
+        check_symmetries(symmetries, self.observation_spec, self.action_spec)
+        return SymmetricUnroll(symmetries, self._policy)
 
     def _require_no_memory(self, setting: str) -> None:
         """Refuses what looks at the steps of a batch one by one, in any order."""
@@ -271,7 +290,15 @@ class ActorCriticAlgorithm(RLAlgorithm):
         """Also remembers where the first update starts from, if they are limited."""
         if self._trust_region is not None:
             self._trust_region.begin()
-        return super().preprocess(experience, valid, batch_info)
+        batch = super().preprocess(experience, valid, batch_info)
+        if self._symmetric_unroll is None:
+            return batch
+        if self._part_of:
+            raise ConfigError(
+                f"{self.name}.symmetries: the other parts of {self._part_of} do not "
+                "see the mirror. Leave it out, or train it on its own."
+            )
+        return self._symmetric_unroll.extend(batch, self.data_transformer)
 
     @takes_whole_sequences
     def train_step(

@@ -38,6 +38,11 @@ from alf_lite.data_transformers.single_step_transformers import (
 from alf_lite.data_transformers.sqil_transformer import (
     SqilTransformer as SqilTransformer,
 )
+from alf_lite.data_transformers.symmetries import (
+    Reflection as Reflection,
+    SymmetryTransformer as SymmetryTransformer,
+    check_symmetries as check_symmetries,
+)
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.normalizers import NormalizerMode
 from collections.abc import Sequence

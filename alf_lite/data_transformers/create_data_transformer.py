@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -107,6 +108,13 @@ class SequentialDataTransformer(DataTransformer):
         for transformer in self._in_order:
             rewards = transformer.transform_rewards(rewards)
         return rewards
+
+    def change_unscaled(
+        self, change: Callable[[Nest], Nest], observation: Nest
+    ) -> Nest:
+        for transformer in self._in_order:
+            change = functools.partial(transformer.change_unscaled, change)
+        return change(observation)
 
     def observe(self, time_steps: TimeStep) -> None:
         """Every transformer observes the steps as those before it returned them.

@@ -78,8 +78,9 @@ class TransformStage(enum.IntEnum):
 
     KEEP_RAW = 1  # keeps a copy of the raw time step
     HINDSIGHT = 2  # replaces goals by what was achieved at later raw steps
-    HISTORY = 3  # joins the raw steps before a step
-    SINGLE_STEP = 4  # changes every step for itself
+    SYMMETRY = 3  # shows raw steps in a mirror
+    HISTORY = 4  # joins the raw steps before a step
+    SINGLE_STEP = 5  # changes every step for itself
 
 
 class DataTransformer(nn.Module, ABC):
@@ -201,6 +202,17 @@ class DataTransformer(nn.Module, ABC):
             "that returns of episodes (lower_bound_targets) cannot be told. Leave one "
             "of both out; one of your own says what it does in transform_rewards."
         )
+
+    def change_unscaled(
+        self, change: Callable[[Nest], Nest], observation: Nest
+    ) -> Nest:
+        """Changes a transformed observation [..., *spec.shape] in its raw units.
+
+        Args:
+            change: of an observation that is not scaled.
+            observation: as the algorithm sees it.
+        """
+        return change(observation)
 
     def observe(self, time_steps: TimeStep) -> None:
         """Takes an unroll into the statistics.

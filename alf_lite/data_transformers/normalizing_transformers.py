@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -25,6 +25,7 @@ from alf_lite.utils.normalizers import Normalizer, NormalizerMode, NotFiniteErro
 from alf_lite.utils.ranks import SharedStatistics, ranks
 from alf_lite.utils.unroll_arrays import UnrollReader, linear_recurrence
 
+Nest = Any
 UpdateMode = Literal["rollout", "never"]
 
 
@@ -162,6 +163,16 @@ class ObservationNormalizer(StatisticsTransformer):
 
     def transform_rewards(self, rewards: Tensor) -> Tensor:
         return rewards
+
+    def change_unscaled(
+        self, change: Callable[[Nest], Nest], observation: Nest
+    ) -> Nest:
+        leaves = nest.flatten(observation)
+        named = {name: leaves[i] for name, i in self._positions.items()}
+        for name, leaf in self.normalizer.denormalize(named).items():
+            leaves[self._positions[name]] = leaf
+        changed = change(nest.pack_sequence_as(observation, leaves))
+        return self.transform(TimeStep(observation=changed)).observation
 
 
 def _transformed_spec(spec: TensorSpec, clipping: float | None) -> TensorSpec:

@@ -192,32 +192,32 @@ class Optimizer(FollowsProgress):
                 "Every algorithm needs an optimizer of its own: write @Adam() for each."
             )
         named_parameters = list(named_parameters)
-        for what, keys in (
-            ("name", [name for name, _ in named_parameters]),
-            ("parameter", [id(parameter) for _, parameter in named_parameters]),
-        ):
-            twice = [i for i, key in enumerate(keys) if key in keys[:i]]
-            if twice:
-                raise ValueError(
-                    f"{type(self).__name__}: the same {what} is given twice: "
-                    f"{[named_parameters[i][0] for i in twice[:5]]}"
-                )
+        names = [name for name, _ in named_parameters]
+        self._refuse_twice("name", names, names)
+        self._refuse_twice("parameter", [id(p) for _, p in named_parameters], names)
         groups = self._grouped(named_parameters)
         # In the order in which torch counts them
         self._named_parameters = [pair for _, group in groups for pair in group]
         self._parameters = [parameter for _, parameter in self._named_parameters]
         self._group_factors = [options.get(_RATE_FACTOR, 1.0) for options, _ in groups]
+        (_, first), *others = groups
         # torch refuses an empty list; the stand-in never gets a gradient.
-        first, *others = (
-            ([p for _, p in group] or [Parameter(torch.zeros(0))], options)
-            for options, group in groups
-        )
-        self._torch_optimizer = self._make_torch_optimizer(first[0])
+        parameters = [p for _, p in first] or [Parameter(torch.zeros(0))]
+        self._torch_optimizer = self._make_torch_optimizer(parameters)
         rate = self._torch_optimizer.param_groups[0]["lr"]
-        for parameters, options in others:
-            own = {k: v for k, v in options.items() if k != _RATE_FACTOR}
-            own["lr"] = rate * options.get(_RATE_FACTOR, 1.0)
-            self._torch_optimizer.add_param_group({"params": parameters, **own})
+        for options, group in others:
+            own = dict(options)
+            own["lr"] = rate * own.pop(_RATE_FACTOR, 1.0)
+            own["params"] = [p for _, p in group]
+            self._torch_optimizer.add_param_group(own)
+
+    def _refuse_twice(self, what: str, keys: list[Any], names: list[str]) -> None:
+        twice = [i for i, key in enumerate(keys) if key in keys[:i]]
+        if twice:
+            raise ValueError(
+                f"{type(self).__name__}: the same {what} is given twice: "
+                f"{[names[i] for i in twice[:5]]}"
+            )
 
     def _grouped(
         self, named_parameters: list[tuple[str, Parameter]]

@@ -118,7 +118,10 @@ class LevelReplay(Hook):
                 f"LevelReplay: {training.algorithm.name} computes no advantages before "
                 "its updates. Use PPOAlgorithm."
             )
-        self.observe(preprocessed)
+        # Without its rows in the mirror, see SymmetricUnroll
+        env = training.algorithm.env
+        assert env is not None
+        self.observe(nest.narrow(preprocessed, 0, env.batch_size))
         self._set_weights(training)
         if summary.should_record():
             is_played = ~np.isnan(self.scores)
