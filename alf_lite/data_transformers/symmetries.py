@@ -136,6 +136,12 @@ def check_symmetries(
             "symmetries: expected a list of functions, such as [@Reflection()], got "
             f"{symmetries!r}"
         )
+    for symmetry in symmetries:
+        if isinstance(symmetry, type):
+            raise ConfigError(
+                f"symmetries: {symmetry.__name__} is a class. In a conf, write "
+                f"@{symmetry.__name__}(), with parentheses."
+            )
     specs = {"observation": observation_spec, "action": action_spec}
     for symmetry, bound in itertools.product(symmetries, ("minimum", "maximum")):
         _check_symmetry(symmetry, specs, bound)

@@ -129,6 +129,8 @@ def test_a_function_of_ones_own_is_looked_at_too():
 def test_symmetries_are_a_list():
     with pytest.raises(ConfigError, match=r"such as \[@Reflection\(\)\], got <"):
         on_policy(symmetries=CART_POLE)
+    with pytest.raises(ConfigError, match=r"Reflection\(\), with parentheses"):
+        on_policy(symmetries=[Reflection])
 
 
 def windows(num_windows: int = 600) -> Experience:
