@@ -20,7 +20,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError, did_you_mean
-from alf_lite.nest import leaf_name
+from alf_lite.nest import leaf_name, path_parts
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils.tensor_utils import expand_dims_as
 
@@ -187,7 +187,8 @@ class SymmetryTransformer(DataTransformer):
 
     Each window that is drawn is left as it is or seen in one of the symmetries, all
     with the same probability: observations and actions of all its steps change, rewards
-    and discounts do not. What ``rollout_info`` says of a policy stays as it was.
+    and discounts do not. An algorithm may store nothing else of its policy: neither the
+    states of networks with memory nor, as MuZero does, what a search has found.
 
     On-policy there is ``PPOAlgorithm.symmetries``.
 
@@ -234,6 +235,7 @@ class SymmetryTransformer(DataTransformer):
     def transform_experience(
         self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
+        _refuse_unseen(experience)
         steps = experience.time_step
         kind = torch.randint(len(self._symmetries) + 1, steps.step_type.shape[:1])
         kind = kind.to(steps.step_type.device)
@@ -245,6 +247,18 @@ class SymmetryTransformer(DataTransformer):
         observation, prev_action, action = after
         steps = steps._replace(observation=observation, prev_action=prev_action)
         return experience._replace(time_step=steps, action=action)
+
+
+def _refuse_unseen(experience: Experience) -> None:
+    """Raises ConfigError for what is stored and would stay as it was."""
+    stored = {"state": experience.state, "rollout_info": experience.rollout_info}
+    for path, _ in nest.flatten_with_path(stored):
+        if "action" not in path_parts(path):
+            raise ConfigError(
+                f"SymmetryTransformer: {leaf_name('', path)[1:]}, which is stored of "
+                "each step, stays as it was in the mirror. Leave the transformer out; "
+                "networks with memory can do without use_rollout_state."
+            )
 
 
 def _mirrored(

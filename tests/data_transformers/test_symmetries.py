@@ -169,6 +169,17 @@ def test_replayed_windows_are_shown_as_a_whole_in_each_symmetry_as_often():
         assert torch.equal((actions / experience.action).sign(), signs[..., :2])
 
 
+@pytest.mark.parametrize("stored", ["state", "rollout_info"])
+def test_what_is_stored_of_a_policy_cannot_be_seen_in_the_mirror(stored):
+    transformer = SymmetryTransformer(VECTOR, symmetries=[Reflection()])
+    experience = windows(4)
+    known = {"rl": {"action": experience.action}}
+    transformer.transform_experience(experience._replace(rollout_info=known))
+    unknown = experience._replace(**{stored: {"policy": torch.zeros(4, 4, 2)}})
+    with pytest.raises(ConfigError, match=f"{stored}.policy, which is stored"):
+        transformer.transform_experience(unknown)
+
+
 def test_it_comes_after_new_goals_and_before_frames_are_stacked():
     goals = {"achieved_goal": VECTOR, "desired_goal": VECTOR}
     symmetry = functools.partial(SymmetryTransformer, symmetries=[Reflection()])
