@@ -106,6 +106,11 @@ def test_a_reflection_must_be_one(settings, message):
             ({"pose": VECTOR}, TORQUE),
             "expected {name",
         ),
+        (
+            {"observation_signs": {"mask": [-1, 1]}},
+            ({"mask": TensorSpec((2,), torch.bool)}, TORQUE),
+            "minimum of observation.mask is",
+        ),
     ],
 )
 def test_what_is_no_symmetry_of_the_specs_is_refused(settings, specs, message):
