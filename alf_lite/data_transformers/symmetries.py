@@ -262,14 +262,13 @@ def _refuse_unseen(experience: Experience) -> None:
 
 
 def _mirrored(
-    symmetry: Symmetry, observation: Nest, *actions: Nest
-) -> tuple[Nest, ...]:
-    """The observation and all actions that there are, in the mirror."""
-    seen = [
-        action if nest.is_empty(action) else symmetry(observation, action)[1]
-        for action in actions
-    ]
-    return (symmetry(observation, actions[0])[0], *seen)
+    symmetry: Symmetry, observation: Nest, prev_action: Nest, action: Nest
+) -> tuple[Nest, Nest, Nest]:
+    """All of it in the mirror; no action where none was stored."""
+    seen, prev_action = symmetry(observation, prev_action)
+    if not nest.is_empty(action):
+        _, action = symmetry(observation, action)
+    return seen, prev_action, action
 
 
 def _where(rows: Tensor, new: Tensor, old: Tensor) -> Tensor:

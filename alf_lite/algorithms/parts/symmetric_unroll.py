@@ -55,16 +55,21 @@ class SymmetricUnroll:
         self, batch: TrainingBatch, symmetry: Symmetry, transformer: DataTransformer
     ) -> TrainingBatch:
         steps, info = batch.inputs, batch.rollout_info
-        observation = transformer.change_unscaled(
-            lambda raw: symmetry(raw, info.action)[0], steps.observation
-        )
-        info = info._replace(action=symmetry(steps.observation, info.action)[1])
+        actions: list[Nest] = []
+
+        def look(raw: Nest) -> Nest:
+            seen, action = symmetry(raw, info.action)
+            actions[:] = action, symmetry(raw, steps.prev_action)[1]
+            return seen
+
+        observation = transformer.change_unscaled(look, steps.observation)
+        action, prev_action = actions
+        info = info._replace(action=action)
         if "old_distribution" in info._fields and not nest.is_empty(
             info.old_distribution
         ):
             old, _ = self._policy(flatten_outer(observation))
             old = nest.map_structure(lambda t: t.unflatten(0, batch.valid.shape), old)
             info = info._replace(old_distribution=old)
-        _, prev_action = symmetry(steps.observation, steps.prev_action)
         steps = steps._replace(observation=observation, prev_action=prev_action)
         return batch._replace(inputs=steps, rollout_info=info)
