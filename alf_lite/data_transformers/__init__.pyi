@@ -7,6 +7,7 @@ from alf_lite.data_transformers.create_data_transformer import (
 from alf_lite.data_transformers.data_transformer import (
     DataTransformer as DataTransformer,
     IdentityDataTransformer as IdentityDataTransformer,
+    ReplayTransformer as ReplayTransformer,
     SingleStepTransformer as SingleStepTransformer,
     TransformStage as TransformStage,
     WindowOrigin as WindowOrigin,

@@ -255,6 +255,20 @@ class SingleStepTransformer(DataTransformer):
         return self.transform(time_steps)
 
 
+class ReplayTransformer(DataTransformer):
+    """A transformer that changes what is drawn from replay, and nothing else."""
+
+    needs_replay = True
+
+    def transform_timestep(
+        self, time_step: TimeStep, state: Nest
+    ) -> tuple[TimeStep, Nest]:
+        return time_step, state
+
+    def transform_unroll(self, time_steps: TimeStep) -> TimeStep:
+        return time_steps
+
+
 @configurable
 class IdentityDataTransformer(SingleStepTransformer):
     """Changes nothing and copies nothing."""

@@ -19,7 +19,7 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.data_transformers.data_transformer import (
-    DataTransformer,
+    ReplayTransformer,
     TransformStage,
     WindowOrigin,
     select_leaves,
@@ -87,7 +87,7 @@ def _on_tensors(compute_reward: Callable[..., Any]) -> RewardFunction:
 
 
 @configurable
-class HindsightExperienceTransformer(DataTransformer):
+class HindsightExperienceTransformer(ReplayTransformer):
     """Replaces the desired goal of some replayed windows by one that was achieved.
 
     The new goal of a window is what was achieved at another step of the same episode,
@@ -131,7 +131,6 @@ class HindsightExperienceTransformer(DataTransformer):
     """
 
     stage = TransformStage.HINDSIGHT
-    needs_replay = True
 
     def __init__(
         self,
@@ -184,14 +183,6 @@ class HindsightExperienceTransformer(DataTransformer):
                 "this process. Bind HindsightExperienceTransformer.reward_function to "
                 "a function of two tensors, or use vectorization_mode='sync'."
             )
-
-    def transform_timestep(
-        self, time_step: TimeStep, state: Nest
-    ) -> tuple[TimeStep, Nest]:
-        return time_step, state
-
-    def transform_unroll(self, time_steps: TimeStep) -> TimeStep:
-        return time_steps
 
     def transform_experience(
         self, experience: Experience, source: WindowOrigin | None = None

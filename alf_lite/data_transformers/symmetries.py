@@ -12,9 +12,9 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.config import configurable
-from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.data_structures import Experience
 from alf_lite.data_transformers.data_transformer import (
-    DataTransformer,
+    ReplayTransformer,
     TransformStage,
     WindowOrigin,
 )
@@ -182,7 +182,7 @@ def _is_of(spec: TensorSpec, leaf: Tensor) -> bool:
 
 
 @configurable
-class SymmetryTransformer(DataTransformer):
+class SymmetryTransformer(ReplayTransformer):
     """Shows an off-policy algorithm replayed windows in a mirror, as often as not.
 
     Each window that is drawn is left as it is or seen in one of the symmetries, all
@@ -203,7 +203,6 @@ class SymmetryTransformer(DataTransformer):
     """
 
     stage = TransformStage.SYMMETRY
-    needs_replay = True
 
     def __init__(
         self,
@@ -220,14 +219,6 @@ class SymmetryTransformer(DataTransformer):
     def set_environment(self, env: Environment) -> None:
         specs = self.observation_spec, env.action_spec
         check_symmetries(self._symmetries, *specs)
-
-    def transform_timestep(
-        self, time_step: TimeStep, state: Nest
-    ) -> tuple[TimeStep, Nest]:
-        return time_step, state
-
-    def transform_unroll(self, time_steps: TimeStep) -> TimeStep:
-        return time_steps
 
     def transform_rewards(self, rewards: Tensor) -> Tensor:
         return rewards
