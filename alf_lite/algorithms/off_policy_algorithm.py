@@ -416,8 +416,8 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
                 initialised anew, and learn again from the whole replay buffer (Nikishin
                 et al. 2022, arXiv:2205.07802); None: never.
             weight_projection: "hidden" keeps the weights of each unit of hidden layers
-                at length 1, "all" those of the outputs, too, see
-                :class:`WeightProjection`; None: they are free.
+                at length 1, "all" those of the outputs, too, "all_and_gains" also keeps
+                how long gains are, see :class:`WeightProjection`; None: they are free.
             **kwargs: see :class:`OffPolicyActorCriticAlgorithm`.
 
         Raises:

@@ -143,9 +143,10 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
 
         Args:
             *specs: of one observation, and of one action: any nest of bounded specs.
-            exploration_noise_ctor: ``CorrelatedNoise`` or ``StateDependentNoise``,
-                called as ``ctor(action_size, feature_size)``, so that the samples that
-                the rollout takes hang together in time; None: each is independent.
+            exploration_noise_ctor: ``CorrelatedNoise``, ``RepeatedNoise`` or
+                ``StateDependentNoise``, called as ``ctor(action_size, feature_size)``,
+                so that the samples that the rollout takes hang together in time; None:
+                each is independent.
             initial_alpha: of both temperatures.
             learn_alpha: False keeps them.
             max_log_alpha: the largest log of a temperature; None: any.

@@ -8,6 +8,7 @@ answers to a push of many steps is pushed, where independent noise cancels out.
 | noise                 | ε_t                                       |
 |-----------------------|-------------------------------------------|
 | `CorrelatedNoise`     | follows ε_{t-1}                           |
+| `RepeatedNoise`       | is ε_{t-1} for a few steps, or for many   |
 | `StateDependentNoise` | a function of the state, another one soon |
 """
 
@@ -87,6 +88,45 @@ class CorrelatedNoise(SampleNoise):
         following = self._correlation * state.value + self._innovation * fresh
         noise = torch.where(state.age.unsqueeze(-1) > 0, following, fresh)
         return noise, NoiseState(noise, torch.ones_like(state.age))
+
+
+@configurable
+class RepeatedNoise(SampleNoise):
+    """ε_t = ε_{t-1} for n steps in all, with P(n) in proportion to n^(−exponent).
+
+    Most numbers hold for a step or two, some for many. "FlashSAC", 2026
+    (arXiv:2604.04539); after Dabney et al. 2021 (arXiv:2006.01782), who repeat actions.
+    Here every environment draws its own n.
+
+    Args:
+        exponent: of the zeta distribution; the larger, the fewer are repeated.
+        max_repeats: the largest n.
+    """
+
+    def __init__(
+        self,
+        action_size: int,
+        feature_size: int = 0,
+        *,
+        exponent: float = 2.0,
+        max_repeats: int = 16,
+    ) -> None:
+        super().__init__(action_size, feature_size)
+        if max_repeats < 1:
+            raise ValueError(f"max_repeats must be at least 1, got {max_repeats}")
+        n = torch.arange(1, max_repeats + 1, dtype=torch.float64)
+        shares = n**-exponent
+        # [max_repeats + 1] by its age, that a number is not kept: P(n = age | n ≥ age)
+        ends = shares / shares.flip(0).cumsum(0).flip(0)
+        self._ends = torch.cat([torch.ones(1), ends.float()])
+        self.state_spec = NoiseState(TensorSpec((action_size,)), TensorSpec(()))
+
+    def draw(self, features: Field, state: NoiseState) -> tuple[Tensor, NoiseState]:
+        self._ends = self._ends.to(state.age.device)
+        is_due = torch.rand_like(state.age) < self._ends[state.age.long()]
+        fresh = torch.randn_like(state.value)
+        noise = torch.where(is_due.unsqueeze(-1), fresh, state.value)
+        return noise, NoiseState(noise, torch.where(is_due, 1.0, state.age + 1))
 
 
 @configurable

@@ -181,7 +181,50 @@ def xqc(
     return layers
 
 
-_BODIES: dict[str, Body] = {"simba": simba, "simba_v2": simba_v2, "xqc": xqc}
+class RmsNorm(nn.Module):
+    """x over the root of its mean square, times a gain for each element."""
+
+    def __init__(self, size: int, num_members: int | None) -> None:
+        super().__init__()
+        shape = (size,) if num_members is None else (num_members, 1, size)
+        self.weight = nn.Parameter(torch.ones(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], eps=1e-6) * self.weight
+
+
+def flash_sac(
+    size: int, layer_sizes: Sequence[int], num_members: int | None
+) -> list[nn.Module]:
+    """Batch-normalized input, a matrix, a residual block for each size, RMS norm.
+
+    A block is four times as wide inside, has no biases, and normalizes by the batch
+    before each ReLU. "FlashSAC", 2026 (arXiv:2604.04539).
+    """
+    width = _one_width("flash_sac", layer_sizes)
+    inside = _EXPANSION * width
+    blocks = [
+        _Residual(
+            MatrixProduct(width, inside, num_members),
+            BatchNorm(inside, num_members),
+            nn.ReLU(),
+            MatrixProduct(inside, width, num_members),
+            BatchNorm(width, num_members),
+            nn.ReLU(),
+        )
+        for _ in layer_sizes
+    ]
+    return [
+        BatchNorm(size, num_members),
+        MatrixProduct(size, width, num_members),
+        *blocks,
+        RmsNorm(width, num_members),
+    ]
+
+
+_BODIES: dict[str, Body] = {
+    body.__name__: body for body in (simba, simba_v2, xqc, flash_sac)
+}
 
 
 def make_body(

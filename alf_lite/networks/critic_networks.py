@@ -59,8 +59,8 @@ class CriticNetwork(EncodedNetwork):
         dropout: share of the units of these layers that are left out in training.
         initializer: of the weights of these layers; None: orthogonal ones.
         last_initializer: of the weights of the outputs; None: orthogonal ones.
-        body: "simba", "simba_v2", "xqc" or a function of one's own, which makes these
-            layers, see :mod:`~alf_lite.networks.bodies`.
+        body: "simba", "simba_v2", "xqc", "flash_sac" or a function of one's own, which
+            makes these layers, see :mod:`~alf_lite.networks.bodies`.
         encoder_fc_layer_params: sizes of the encoder's layers; () for none.
         encoder_activation: of these layers; None for the encoder's own.
         **encoder: the other options of :class:`EncodedNetwork`.

@@ -51,8 +51,8 @@ class EncodingNetwork(EncoderNetwork):
         noise_std: σ₀ of noise in its weights, see :class:`NoisyLinear`; 0: none.
         initializer: of the weights of all layers, a name such as "he_uniform" or an
             object such as ``VarianceScaling(2.0)``; None: orthogonal ones.
-        body: "simba", "simba_v2", "xqc" or a function of one's own, which makes the
-            layers in place of the MLP, see :mod:`~alf_lite.networks.bodies`.
+        body: "simba", "simba_v2", "xqc", "flash_sac" or a function of one's own, which
+            makes the layers in place of the MLP, see :mod:`~alf_lite.networks.bodies`.
         conv_layer_params: (filters, kernel size, stride) of each convolution, or with
             the padding for a fourth; None for a choice by the size of the image.
         conv_activation: of the convolutions.

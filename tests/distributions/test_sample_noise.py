@@ -17,6 +17,7 @@ from alf_lite.distributions.discrete import Categorical
 from alf_lite.distributions.sample_noise import (
     CorrelatedNoise,
     NoiseState,
+    RepeatedNoise,
     SampleNoise,
     StateDependentNoise,
 )
@@ -52,6 +53,36 @@ def test_noise_begins_anew_where_its_state_is_zero():
     second, _ = noise.draw((), state)
     assert (second[1:] - first[1:]).abs().max() < 0.3
     assert (second[0] - first[0]).abs().max() > 0.3
+
+
+def test_repeated_noise_is_normal_and_stays_for_as_many_steps_as_its_shares_say():
+    torch.manual_seed(0)
+    noise = RepeatedNoise(2, exponent=2.0, max_repeats=3)
+    state, drawn = start(noise), []
+    for _ in range(60):
+        epsilon, state = noise.draw((), state)
+        drawn.append(epsilon)
+    steps = torch.stack(drawn)  # [60, B, 2]
+    assert steps[-1].mean(0).abs().max() < 0.06
+    assert (steps[-1].std(0) - 1).abs().max() < 0.06
+    counts = [0, 0, 0]
+    for row in steps.unbind(1):
+        runs = [len(list(same)) for _, same in itertools.groupby(row[:, 0].tolist())]
+        for length in runs[:-1]:  # the last one may go on
+            counts[length - 1] += 1
+    shares = torch.tensor(counts) / sum(counts)
+    expected = torch.tensor([1.0, 1 / 4, 1 / 9]) / (1 + 1 / 4 + 1 / 9)
+    torch.testing.assert_close(shares, expected, atol=0.01, rtol=0.0)
+
+
+def test_repeated_noise_begins_anew_where_its_state_is_zero():
+    torch.manual_seed(0)
+    noise = RepeatedNoise(1, exponent=-20.0, max_repeats=9)  # nearly always 9 steps
+    first, state = noise.draw((), start(noise, 2))
+    state = nest.map_structure(torch.clone, state)
+    state.value[0], state.age[0] = 0.0, 0.0
+    second, _ = noise.draw((), state)
+    assert (first == second).flatten().tolist() == [False, True]
 
 
 def test_state_dependent_noise_is_a_function_of_the_state_with_variance_1():
@@ -110,6 +141,11 @@ def test_what_is_not_normal_has_no_noise():
 def test_a_correlation_lies_between_0_and_1(correlation):
     with pytest.raises(ValueError, match="correlation must lie in"):
         CorrelatedNoise(1, correlation=correlation)
+
+
+def test_something_is_repeated():
+    with pytest.raises(ValueError, match="max_repeats must be at least 1"):
+        RepeatedNoise(1, max_repeats=0)
 
 
 def test_a_period_is_positive():

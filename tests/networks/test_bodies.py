@@ -19,7 +19,7 @@ from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import TensorSpec
 
 OBSERVATION = TensorSpec((3,))
-NAMES = ("simba", "simba_v2", "xqc")
+NAMES = ("simba", "simba_v2", "xqc", "flash_sac")
 
 
 def unit(x):
@@ -30,6 +30,11 @@ def layer_norm(x, layer):
     scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(
         x.var(-1, keepdims=True) + layer.eps
     )
+    return scaled * layer.weight.numpy(force=True) + layer.bias.numpy(force=True)
+
+
+def batch_norm(x, layer):
+    scaled = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3)
     return scaled * layer.weight.numpy(force=True) + layer.bias.numpy(force=True)
 
 
@@ -81,19 +86,35 @@ def test_simba_v2_is_what_its_paper_says():
 def test_xqc_normalizes_before_each_activation():
     network = filled(make_body("xqc", 3, (8, 6), None))
     x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-
-    def norm(h, layer):
-        scaled = (h - h.mean(0)) / np.sqrt(h.var(0) + 1e-3)
-        return scaled * layer.weight.numpy(force=True) + layer.bias.numpy(force=True)
-
-    h = norm(x, network[0])
+    h = batch_norm(x, network[0])
     for i in (1, 4):
-        h = np.maximum(norm(h @ network[i].weight.numpy(force=True), network[i + 1]), 0)
+        h = h @ network[i].weight.numpy(force=True)
+        h = np.maximum(batch_norm(h, network[i + 1]), 0)
     np.testing.assert_allclose(
         network(torch.from_numpy(x)).numpy(force=True), h, atol=1e-4
     )
     names = [name for name, _ in network.named_parameters() if "bias" in name]
     assert len(names) == 3  # of the normalizations alone
+
+
+def test_flash_sac_adds_what_is_normalized_before_each_activation():
+    network = filled(make_body("flash_sac", 3, (8, 8), None))
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    norm, first, *blocks, last = network
+    h = batch_norm(x, norm) @ first.weight.numpy(force=True)
+    for block in blocks:
+        up, inner, _, down, outer, _ = block.layers
+        inside = np.maximum(batch_norm(h @ up.weight.numpy(force=True), inner), 0)
+        assert inside.shape == (50, 32)
+        h = h + np.maximum(
+            batch_norm(inside @ down.weight.numpy(force=True), outer), 0
+        )
+    h /= np.sqrt(np.square(h).mean(-1, keepdims=True))
+    np.testing.assert_allclose(
+        network(torch.from_numpy(x)).numpy(force=True),
+        h * last.weight.numpy(force=True),
+        atol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -127,6 +127,32 @@ def test_a_resumed_run_plays_the_same_levels(make_trainer, tmp_path, caplog):
         hook.load_state_dict(hooks[0].state_dict())
 
 
+def test_what_is_trained_in_the_mirror_is_no_episode_of_a_level(train):
+    class Counts(LevelReplay):
+        num_ends = 0
+
+        def observe(self, batch):
+            assert len(batch.valid) == 4
+            self.num_ends += int((batch.inputs.step_type[:, 1:] == StepType.LAST).sum())
+            super().observe(batch)
+
+    def mirror(observation, action):
+        return observation, action
+
+    hook = Counts(6)
+    train(
+        hooks=[hook],
+        algorithm_ctor=functools.partial(ppo, symmetries=[mirror]),
+        create_env=create,
+        unroll_length=16,
+        num_iterations=3,
+        mini_batch_size=32,
+        mini_batch_length=1,
+        epochs=1,
+    )
+    assert hook._num_episodes == hook.num_ends > 0
+
+
 @pytest.mark.parametrize(
     ("hook", "config", "message"),
     [

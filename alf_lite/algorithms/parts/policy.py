@@ -192,7 +192,7 @@ class Policy(Network):
         noise = noise_ctor(size, feature_size)
         if not isinstance(noise, SampleNoise):
             raise ConfigError(
-                "exploration_noise_ctor must build CorrelatedNoise or "
+                "exploration_noise_ctor must build CorrelatedNoise, RepeatedNoise or "
                 "StateDependentNoise for a policy that draws its actions, got "
                 f"{type(noise).__name__}"
             )

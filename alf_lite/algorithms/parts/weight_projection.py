@@ -1,17 +1,21 @@
-"""Weights of linear layers that keep the length 1."""
+"""Weights of linear layers that keep the length 1, and gains that keep theirs."""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from alf_lite.networks.bodies import MatrixProduct
+from alf_lite.networks.batch_norm import BatchNorm
+from alf_lite.networks.bodies import MatrixProduct, RmsNorm
 from alf_lite.networks.lean_layers import HiddenSequential
-from alf_lite.networks.parallel_layers import ParallelLinear
+from alf_lite.networks.parallel_layers import ParallelLayerNorm, ParallelLinear
 
-Projection = Literal["hidden", "all"]
+Projection = Literal["hidden", "all", "all_and_gains"]
+
+_Norm = BatchNorm | RmsNorm | nn.LayerNorm | ParallelLayerNorm
 
 
 class WeightProjection:
@@ -22,15 +26,17 @@ class WeightProjection:
     "Normalization and effective learning rates" (arXiv:2407.01800).
 
     Args:
-        projected: "hidden": of hidden layers; "all": of the outputs, too.
+        projected: "hidden": of hidden layers; "all": of the outputs, too;
+            "all_and_gains": and the gains and biases of a normalization of d features
+            have the length √d together, at which they start (FlashSAC).
         networks: whose linear layers are meant.
     """
 
     def __init__(self, projected: Projection, *networks: nn.Module) -> None:
-        if projected not in ("hidden", "all"):
+        if projected not in get_args(Projection):
             raise ValueError(
-                "weight_projection: expected 'hidden', 'all' or None, got "
-                f"{projected!r}"
+                f"weight_projection: expected one of {get_args(Projection)} or None, "
+                f"got {projected!r}"
             )
         parts = [m for network in networks for m in network.modules()]
         if projected == "hidden":
@@ -41,6 +47,11 @@ class WeightProjection:
             for layer in dict.fromkeys(parts)
             if isinstance(layer, nn.Linear | ParallelLinear | MatrixProduct)
         ]
+        self._norms = [
+            list(part.parameters(recurse=False))  # gain and bias
+            for part in dict.fromkeys(parts)
+            if projected == "all_and_gains" and isinstance(part, _Norm)
+        ]
         self.apply()
 
     @torch.no_grad()
@@ -49,3 +60,7 @@ class WeightProjection:
         for layer, dim in self._layers:
             weight: Tensor = layer.weight
             weight.div_(weight.norm(dim=dim, keepdim=True).clamp(min=1e-12))
+        for gains in self._norms:
+            length = torch.cat(gains, -1).norm(dim=-1, keepdim=True).clamp(min=1e-12)
+            for gain in gains:
+                gain.mul_(math.sqrt(gain.shape[-1]) / length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
+from alf_lite.networks.bodies import make_body
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.layers import mlp
+from alf_lite.networks.lean_layers import LeanSequential
 from alf_lite.optimizers.optimizers import Adam
 
 SIZES = (16, 16)
@@ -35,6 +38,36 @@ def test_each_unit_has_weights_of_length_one():
         assert torch.equal(after[i], before[i])
     WeightProjection("all", network)
     torch.testing.assert_close(network[1].weight.norm(dim=1), torch.ones(2))
+
+
+@pytest.mark.parametrize("members", [None, 2])
+def test_gains_and_biases_together_keep_the_length_that_they_start_with(members):
+    torch.manual_seed(0)
+    network = LeanSequential(*make_body("flash_sac", 3, (8, 8), members))
+    network.append(nn.LayerNorm(8))
+    norms = [network[0], network[4], network[5], network[2].layers[1]]
+    gains = [p for norm in norms for p in norm.parameters()]
+    before = [p.detach().clone() for p in gains]
+    WeightProjection("all_and_gains", network)
+    torch.testing.assert_close([p.data for p in gains], before)
+    for parameter in network.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    moved = {n: p.detach().clone() for n, p in network.named_parameters()}
+    WeightProjection("all", network)
+    norm, last = network[0], network[-2]
+    torch.testing.assert_close(last.weight.data, moved["4.weight"])
+    WeightProjection("all_and_gains", network)
+    for member in range(members or 1):
+        gain, bias, last_gain = (
+            moved[name].reshape(members or 1, -1)[member]
+            for name in ("0.weight", "0.bias", "4.weight")
+        )
+        factor = math.sqrt(3) / math.sqrt(float((gain**2 + bias**2).sum()))
+        after = [p.data.reshape(members or 1, -1)[member] for p in norm.parameters()]
+        torch.testing.assert_close(after, [gain * factor, bias * factor])
+        after = last.weight.data.reshape(members or 1, -1)[member]
+        factor = math.sqrt(8) / last_gain.norm()
+        torch.testing.assert_close(after, last_gain * factor)
 
 
 @pytest.mark.parametrize("kind", [SacAlgorithm, Td3Algorithm])
@@ -73,5 +106,5 @@ def test_training_keeps_the_lengths(kind, body):
 
 
 def test_an_unknown_projection_is_refused():
-    with pytest.raises(ValueError, match="'hidden', 'all' or None"):
+    with pytest.raises(ValueError, match="'hidden', 'all', 'all_and_gains'"):
         WeightProjection("rows", nn.Linear(2, 2))
