@@ -18,6 +18,8 @@ from alf_lite.networks.batch_norm import (
 from alf_lite.networks.bodies import (
     Body,
     MatrixProduct as MatrixProduct,
+    RmsNorm as RmsNorm,
+    flash_sac as flash_sac,
     make_body as make_body,
     simba as simba,
     simba_v2 as simba_v2,

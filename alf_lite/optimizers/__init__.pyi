@@ -8,6 +8,10 @@ from alf_lite.optimizers.optimizers import (
     RMSprop as RMSprop,
     SGD as SGD,
 )
+from alf_lite.optimizers.parameter_options import (
+    check_parameter_options as check_parameter_options,
+    group_parameters as group_parameters,
+)
 from alf_lite.optimizers.parameter_ownership import (
     Claim as Claim,
     assign_parameters as assign_parameters,

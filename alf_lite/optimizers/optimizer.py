@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import functools
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.errors import CheckpointError
 from alf_lite.fast import twin_of
+from alf_lite.optimizers.parameter_options import (
+    RATE_FACTOR,
+    ParameterOptions,
+    check_parameter_options,
+    group_parameters,
+)
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import (
     ConstantScheduler,
@@ -34,10 +39,7 @@ _find_non_finite: Any = getattr(
 )
 _DEVICES_WITH_KERNEL = ("cpu", "cuda")
 _ADAM = (torch.optim.Adam, torch.optim.AdamW)
-_RATE_FACTOR = "lr_factor"
 
-# Pattern of names -> hyperparameters
-ParameterOptions = Mapping[str, Mapping[str, Any]]
 Watcher = Callable[[list[Tensor], Tensor], None]
 
 
@@ -98,26 +100,9 @@ class Optimizer(FollowsProgress):
             self._checked(extreme)
         # torch checks the hyperparameters.
         self._make_torch_optimizer([Parameter(torch.zeros(1))])
-        for pattern, options in self._parameter_options.items():
-            self._check_options(pattern, options)
-
-    def _check_options(self, pattern: str, options: Mapping[str, Any]) -> None:
-        known = {_RATE_FACTOR, *self._hyperparameters}
-        where = f"{type(self).__name__}.parameter_options[{pattern!r}]"
-        if not isinstance(options, Mapping) or not options or set(options) - known:
-            raise ConfigError(
-                f"{where}: expected values of some of {sorted(known)}, got {options!r}"
-            )
-        factor = options.get(_RATE_FACTOR, 1.0)
-        if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
-            raise ConfigError(f"{where}: lr_factor must be at least 0, got {factor!r}")
-        own = {k: v for k, v in options.items() if k != _RATE_FACTOR}
-        try:
-            self._torch_class(
-                [Parameter(torch.zeros(1))], **{**self._hyperparameters, **own}
-            )
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{where}: {error}") from error
+        check_parameter_options(
+            type(self).__name__, self._parameter_options, torch_class, hyperparameters
+        )
 
     @property
     def learning_rate(self) -> float:
@@ -195,11 +180,13 @@ class Optimizer(FollowsProgress):
         names = [name for name, _ in named_parameters]
         self._refuse_twice("name", names, names)
         self._refuse_twice("parameter", [id(p) for _, p in named_parameters], names)
-        groups = self._grouped(named_parameters)
+        groups = group_parameters(
+            type(self).__name__, self._parameter_options, named_parameters
+        )
         # In the order in which torch counts them
         self._named_parameters = [pair for _, group in groups for pair in group]
         self._parameters = [parameter for _, parameter in self._named_parameters]
-        self._group_factors = [options.get(_RATE_FACTOR, 1.0) for options, _ in groups]
+        self._group_factors = [options.get(RATE_FACTOR, 1.0) for options, _ in groups]
         (_, first), *others = groups
         # torch refuses an empty list; the stand-in never gets a gradient.
         parameters = [p for _, p in first] or [Parameter(torch.zeros(0))]
@@ -207,7 +194,7 @@ class Optimizer(FollowsProgress):
         rate = self._torch_optimizer.param_groups[0]["lr"]
         for options, group in others:
             own = dict(options)
-            own["lr"] = rate * own.pop(_RATE_FACTOR, 1.0)
+            own["lr"] = rate * own.pop(RATE_FACTOR, 1.0)
             own["params"] = [p for _, p in group]
             self._torch_optimizer.add_param_group(own)
 
@@ -218,27 +205,6 @@ class Optimizer(FollowsProgress):
                 f"{type(self).__name__}: the same {what} is given twice: "
                 f"{[names[i] for i in twice[:5]]}"
             )
-
-    def _grouped(
-        self, named_parameters: list[tuple[str, Parameter]]
-    ) -> list[tuple[Mapping[str, Any], list[tuple[str, Parameter]]]]:
-        """The options of each pattern and what it counts for; the others come first."""
-        groups: dict[str, list[tuple[str, Parameter]]] = {"": []}
-        groups |= {pattern: [] for pattern in self._parameter_options}
-        for name, parameter in named_parameters:
-            fits = (x for x in self._parameter_options if fnmatch.fnmatchcase(name, x))
-            groups[next(fits, "")].append((name, parameter))
-        for pattern in self._parameter_options:
-            if not groups[pattern]:
-                names = [name for name, _ in named_parameters]
-                raise ConfigError(
-                    f"{type(self).__name__}.parameter_options: {pattern!r} fits no "
-                    f"parameter that is left: it trains {names[:8]}"
-                    f"{' and more' if len(names) > 8 else ''}"
-                )
-        return [
-            (self._parameter_options.get(x, {}), group) for x, group in groups.items()
-        ]
 
     def zero_grad(self) -> None:
         """Drops the gradients."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from alf_lite.config import configurable
-from alf_lite.optimizers.optimizer import Optimizer, ParameterOptions
+from alf_lite.optimizers.optimizer import Optimizer
+from alf_lite.optimizers.parameter_options import ParameterOptions
 from alf_lite.utils.schedulers import Scheduled
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop"]

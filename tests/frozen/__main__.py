@@ -27,8 +27,11 @@ def main() -> int:
     names = [name for name in frozen.names() if name.startswith(prefixes)]
     content = frozen.read(path) if path.exists() else {}
     kept = content.get("outcomes", {})
-    if arguments.command == "compare" and content["machine"] != frozen.machine():
-        say(f"Written on {content['machine']}, this is {frozen.machine()}.")
+    here = frozen.machine()
+    # That of all which do not name another
+    machine = content.get("machine", here) if arguments.names else here
+    if arguments.command == "compare" and content["machine"] != here:
+        say(f"Written on {content['machine']}, this is {here}.")
     changed = 0
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, context) as executor:
@@ -40,14 +43,16 @@ def main() -> int:
             changed += bool(differences)
             for difference in differences:
                 say(f"{name}: {difference}")
-            kept[name] = found
+            is_of_here = machine != here and frozen.has_bits(name)
+            kept[name] = {"machine": here, **found} if is_of_here else found
     say(f"{len(names)} compared, {changed} changed.")
     if arguments.command == "compare":
         return int(changed > 0)
     outcomes = {name: kept[name] for name in sorted(kept, key=_in_order)}
     lines = ",\n".join(f" {json.dumps(n)}: {json.dumps(outcomes[n])}" for n in outcomes)
-    machine = json.dumps(frozen.machine())
-    path.write_text(f'{{"machine": {machine},\n"outcomes": {{\n{lines}\n}}}}\n')
+    path.write_text(
+        f'{{"machine": {json.dumps(machine)},\n"outcomes": {{\n{lines}\n}}}}\n'
+    )
     return 0
 
 

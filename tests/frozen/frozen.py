@@ -9,7 +9,8 @@ and says so.
     python -m tests.frozen write runs/ppo_cart_pole time_steps/torch_
 
 The bits of a run are those of one kind of processor and one version of torch: on
-another machine, write those of the code before the change to another ``--file``.
+another machine, write those of the code before the change to another ``--file``. What
+is new is written there with the name of the machine, and compared on such ones only.
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ def named_outcome(name: str) -> tuple[str, Outcome]:
         return name, {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
+def has_bits(name: str) -> bool:
+    """Whether it is numbers of a machine: what is refused is the same on all."""
+    return not name.startswith("refusals/")
+
+
 def machine() -> str:
     """What the bits depend on beside the code."""
     levels = torch.backends.cpu.get_cpu_capability()
@@ -103,7 +109,7 @@ def read(path: Path = FILE) -> dict[str, Any]:
 
 def differences(kept: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """The parts in which two outcomes differ."""
-    keys = [key for key in kept if kept[key] != found.get(key)]
+    keys = [key for key in kept if key != "machine" and kept[key] != found.get(key)]
     return [
         *(f"{key}: {kept[key]} -> {found.get(key)}" for key in keys),
         *(f"{key}: new" for key in found if key not in kept),

@@ -106,9 +106,7 @@ def test_flash_sac_adds_what_is_normalized_before_each_activation():
         up, inner, _, down, outer, _ = block.layers
         inside = np.maximum(batch_norm(h @ up.weight.numpy(force=True), inner), 0)
         assert inside.shape == (50, 32)
-        h = h + np.maximum(
-            batch_norm(inside @ down.weight.numpy(force=True), outer), 0
-        )
+        h = h + np.maximum(batch_norm(inside @ down.weight.numpy(force=True), outer), 0)
     h /= np.sqrt(np.square(h).mean(-1, keepdims=True))
     np.testing.assert_allclose(
         network(torch.from_numpy(x)).numpy(force=True),

@@ -47,7 +47,7 @@ class WeightProjection:
             for layer in dict.fromkeys(parts)
             if isinstance(layer, nn.Linear | ParallelLinear | MatrixProduct)
         ]
-        self._norms = [
+        self._norms: list[list[Tensor]] = [
             list(part.parameters(recurse=False))  # gain and bias
             for part in dict.fromkeys(parts)
             if projected == "all_and_gains" and isinstance(part, _Norm)
