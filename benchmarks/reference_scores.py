@@ -126,8 +126,8 @@ TASKS = {
         normalizes=("obs",),
     ),
     "ppo_lunar_lander": Task(
-        *("PPO", "LunarLander-v3", 1_000_000),
-        _ppo("lin_5e-4", 1024, 4, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
+        *("PPO", "LunarLander-v3", 500_000),
+        _ppo("lin_5e-4", 256, 10, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
         num_envs=16,
     ),
     "ppo_half_cheetah": Task(
@@ -176,7 +176,11 @@ TASKS = {
         noise=0.1,
     ),
 }
-TASKS["ppo_hopper"] = TASKS["ppo_half_cheetah"]._replace(env_id="Hopper-v5")
+TASKS["ppo_hopper"] = TASKS["ppo_half_cheetah"]._replace(
+    env_id="Hopper-v5",
+    num_env_steps=300_000,
+    settings={**_CHEETAH, "gamma": 0.99, "gae_lambda": 0.95},
+)
 for _name in ("HalfCheetah", "Hopper", "Walker2d", "Ant"):
     _conf = {"HalfCheetah": "half_cheetah"}.get(_name, _name.lower())
     for _algorithm in ("SAC", "TD3"):

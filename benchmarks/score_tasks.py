@@ -64,7 +64,7 @@ _CORE: tuple[tuple[Any, ...], ...] = (
     ("sac_walker2d", _SAC, _ENV, 100_000, _MUJOCO, (1050, 1400, 1300)),
     ("sac_ant", _SAC, _ENV, 100_000, _MUJOCO, (1200, 1600, 1500)),
     ("ppo_half_cheetah", "", (), 300_000, _MUJOCO, (110, 220, 800)),
-    ("ppo_hopper", "ppo_half_cheetah", _ENV, 300_000, _MUJOCO, (110, 220, 500)),
+    ("ppo_hopper", "", (), 300_000, _MUJOCO, (110, 220, 500)),
     ("ppo_lunar_lander", "", (), 500_000, _BOX2D, (160, 280, 280)),
     ("dqn_cart_pole", "", (), 50_000, (), (46, 130, 60)),
     ("dqn_lunar_lander", "", (), 200_000, _BOX2D, (250, 480, 400)),
