@@ -428,5 +428,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     # What ends a program ends its runs, too.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # A shell has what runs in its background ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())
