@@ -380,6 +380,24 @@ def test_what_is_broken_off_leaves_nothing(
     assert [line["seed"] for line in scores.read(store, "core")] == [100]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_queue_in_the_background_of_a_shell_ends_with_its_runs(tmp_path, number):
+    program = [sys.executable, str(BENCHMARKS / "scores.py"), "run"]
+    choice = ["--tasks", "dqn_cart_pole", "--seeds", "100", f"--store={tmp_path}"]
+    ignoring = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
+    with subprocess.Popen(
+        [*ignoring, *program, *choice], stdout=subprocess.PIPE, text=True
+    ) as queue:
+        assert queue.stdout is not None
+        begun = next(text for text in queue.stdout if "begins:" in text)
+        queue.send_signal(number)
+        rest = queue.stdout.read()  # until nobody has it open
+        assert queue.wait(30) == 130
+    assert "dqn_cart_pole alf_lite 100" in begun
+    assert "broken off: dqn_cart_pole alf_lite 100" in rest
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
 def test_a_run_that_would_not_end_in_time_does_not_begin(
     modules, scores, program, tmp_path
 ):
