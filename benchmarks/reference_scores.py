@@ -180,6 +180,7 @@ TASKS["ppo_hopper"] = TASKS["ppo_half_cheetah"]._replace(
     env_id="Hopper-v5",
     num_env_steps=300_000,
     settings={**_CHEETAH, "gamma": 0.99, "gae_lambda": 0.95},
+    log_std=0.0,
 )
 for _name in ("HalfCheetah", "Hopper", "Walker2d", "Ant"):
     _conf = {"HalfCheetah": "half_cheetah"}.get(_name, _name.lower())
