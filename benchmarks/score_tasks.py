@@ -233,4 +233,6 @@ def conf_of(job: Job) -> tuple[str, list[str]]:
     else:
         bindings.append(f"TrainerConfig.num_env_steps = {job.num_steps}")
     own = HERE / job.conf
-    return (str(own) if own.is_file() else job.conf), bindings
+    # By its path: a name would be looked for where this is run, too
+    packaged = HERE.parent / "confs" / f"{job.conf}.gin"
+    return str(own if own.is_file() else packaged), bindings
