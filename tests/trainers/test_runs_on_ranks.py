@@ -191,6 +191,7 @@ def runs_of_a_rank(root: Path) -> dict[str, Any]:
     found["dqn before"] = run("dqn", root / "lost", 4, ReplaySaver())
     found["stored"] = found["dqn before"]["stored"]
     assert before["env_steps"] == found["dqn before"]["env_steps"]
+    assert ranks.all(True)  # the other one has written its part, too
     if ranks.index == 1:
         shutil.copytree(root / "lost", root / "copy")
         shutil.rmtree(root / "lost/ranks")
