@@ -706,7 +706,9 @@ def test_noise_of_a_policy_with_memory_and_discrete_parts():
 def test_noise_that_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match="no part of the action is continuous"):
         make(action_spec=CHOICE, exploration_noise_ctor=StateDependentNoise)
-    with pytest.raises(ConfigError, match="must build CorrelatedNoise, RepeatedNoise or"):
+    with pytest.raises(
+        ConfigError, match="must build CorrelatedNoise, RepeatedNoise or"
+    ):
         make(exploration_noise_ctor=lambda *sizes: GaussianNoise(sizes[0]))
     beta = functools.partial(ActorDistributionNetwork, continuous_projection="beta")
     with pytest.raises(ConfigError, match="Only normal distributions"):
