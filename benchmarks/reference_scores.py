@@ -156,9 +156,10 @@ TASKS = {
         num_envs=16,
     ),
     "ppo_recurrent_cart_pole": Task(  # 8 sequences of 32 steps
-        *("RecurrentPPO", environments.NO_VELOCITY, 200_000),
-        _ppo("lin_1e-3", 64, 8, 256, gamma=0.98, gae_lambda=0.9),
+        *("RecurrentPPO", environments.NO_VELOCITY, 100_000),
+        _ppo("lin_1e-3", 128, 12, 256, gamma=0.98, gae_lambda=0.9),
         num_envs=8,
+        normalizes=("obs",),
         package="sb3_contrib",
         policy="MlpLstmPolicy",
         network=(("lstm_hidden_size", 64), ("net_arch", [])),
