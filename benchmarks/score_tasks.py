@@ -63,14 +63,14 @@ _CORE: tuple[tuple[Any, ...], ...] = (
     ("sac_hopper", "", (), 100_000, _MUJOCO, (1050, 1400, 1300)),
     ("sac_walker2d", _SAC, _ENV, 100_000, _MUJOCO, (1050, 1400, 1300)),
     ("sac_ant", _SAC, _ENV, 100_000, _MUJOCO, (1200, 1600, 1500)),
-    ("ppo_half_cheetah", "", (), 300_000, _MUJOCO, (110, 220, 800)),
-    ("ppo_hopper", "", (), 300_000, _MUJOCO, (110, 220, 500)),
-    ("ppo_lunar_lander", "", (), 500_000, _BOX2D, (160, 280, 280)),
-    ("dqn_cart_pole", "", (), 50_000, (), (46, 130, 60)),
-    ("dqn_lunar_lander", "", (), 200_000, _BOX2D, (250, 480, 400)),
-    ("dqn_minatar_breakout", _GRID, (), 500_000, ("minatar",), (500, 900, 400)),
-    ("ppo_door_key", "", _OURS_HERE, 150_000, ("minigrid",), (110, 220, 400)),
-    ("ppo_recurrent_cart_pole", "", _OURS_HERE, 100_000, (), (200, 900, 450)),
+    ("ppo_half_cheetah", "", (), 300_000, _MUJOCO, (40, 80, 280)),
+    ("ppo_hopper", "", (), 300_000, _MUJOCO, (50, 90, 180)),
+    ("ppo_lunar_lander", "", (), 500_000, _BOX2D, (50, 110, 60)),
+    ("dqn_cart_pole", "", (), 50_000, (), (40, 100, 60)),
+    ("dqn_lunar_lander", "", (), 200_000, _BOX2D, (140, 250, 430)),
+    ("dqn_minatar_breakout", _GRID, (), 500_000, ("minatar",), (1400, 1600, 500)),
+    ("ppo_door_key", "", _OURS_HERE, 150_000, ("minigrid",), (30, 40, 80)),
+    ("ppo_recurrent_cart_pole", "", _OURS_HERE, 100_000, (), (25, 210, 105)),
 )
 
 
