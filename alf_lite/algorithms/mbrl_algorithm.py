@@ -132,12 +132,14 @@ class MbrlAlgorithm(PlanningAlgorithm):
 
     def _draw(self, generator: torch.Generator | None = None) -> Chance:
         size = self._horizon, self._num_particles
-        noise = torch.randn(*size, 1, self._vectors.size, generator=generator)
+        device = self.device if generator is None else generator.device
+        of: Any = {"generator": generator, "device": device}
+        noise = torch.randn(*size, 1, self._vectors.size, **of)
         if self._sampling == "ts1":
-            order = torch.rand(size, generator=generator).argsort(-1)
+            order = torch.rand(size, **of).argsort(-1)
         else:
-            order = torch.arange(size[1]).repeat(size[0], 1)
-        return Chance(noise.to(self.device), order.to(self.device))
+            order = torch.arange(size[1], device=device).repeat(size[0], 1)
+        return Chance(noise, order)
 
     def _outlook(self, observation: Nest, noise: Tensor | None) -> tuple[ValueFn, None]:
         chance = self._draw() if noise is None else Chance(self._noise, self._order)

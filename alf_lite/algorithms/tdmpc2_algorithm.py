@@ -418,7 +418,7 @@ def squashed(
 
 def value_range(values: Tensor) -> Tensor:
     """max(1, p95 − p5) of any number of values, what S moves towards."""
-    ends = torch.tensor([0.05, 0.95], device=values.device)
+    ends = torch.linspace(0.05, 0.95, 2, device=values.device)
     low, high = values.flatten().quantile(ends)
     return (high - low).clamp(min=1.0)
 

@@ -81,7 +81,7 @@ def toss_coins(
     if device.type != "cpu" or coins.numel() > MAX_TO_READ:
         if isinstance(epsilon, float | int):
             return coins < epsilon
-        return coins < torch.tensor(epsilon, device=device).unsqueeze(-1)
+        return coins < moved_tensor(torch.tensor(epsilon), device).unsqueeze(-1)
     epsilons = [epsilon] * shape[0] if isinstance(epsilon, float | int) else epsilon
     if coins.numel() == 1:
         return coins.item() < epsilons[0]

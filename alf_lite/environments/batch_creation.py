@@ -8,12 +8,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from alf_lite import exports
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError, did_you_mean
-from alf_lite.utils.devices import check_device
+from alf_lite.utils.devices import check_device, default_device, device_of_run
 
 _PREFIX = "torch/"  # of their ids
 _TASKS = "alf_lite.environments.torch_tasks"
@@ -87,7 +85,7 @@ def make_batch(
     is_drawn = arguments["render_mode"] is not None
     if is_drawn and "render_mode" in inspect.signature(kind).parameters:
         options["render_mode"] = arguments["render_mode"]
-    device = arguments["of_run"].device or torch.get_default_device()
+    device = arguments["of_run"].device or default_device()
     check_device(device)
-    with torch.device(device):
+    with device_of_run(device):
         return kind(num_environments, seed=arguments["seed"], **options)

@@ -30,7 +30,7 @@ from alf_lite.environments.torch_env_checks import (
 from alf_lite.environments.torch_time_steps import TorchActionLeaf, expand_mask
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.devices import check_device
+from alf_lite.utils.devices import check_device, default_device
 
 Nest = Any
 # Steps between two looks at the numbers on a GPU, which has to be waited for.
@@ -137,7 +137,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
                 "they have none: set max_episode_steps"
             )
         self._random_first_length = random_first_length
-        self._generator = _generator(device or torch.get_default_device(), name)
+        self._generator = _generator(device or default_device(), name)
         # With its index: cuda:0 for cuda.
         self._device = torch.empty(0, device=self._generator.device).device
         self._action_tree = SpaceTree(self.action_space, "action")

@@ -154,12 +154,21 @@ def fused(optimizer: torch.optim.Adam) -> FusedAdamStep | None:
     if len({(p.device, p.dtype) for p in parameters}) != 1:
         return None
     if any(not optimizer.state.get(p) for p in parameters):
-        if not _CAN_BEGIN or any(
-            p.grad is None or p.grad.is_sparse for p in parameters
+        without = [p for p in parameters if p.grad is None]
+        # A graph cannot repeat torch's own step.
+        is_needed = parameters[0].device.type != "cpu"
+        if (
+            not _CAN_BEGIN
+            or (without and not is_needed)
+            or any(p.grad is not None and p.grad.is_sparse for p in parameters)
         ):
-            return None  # without a gradient so far
+            return None
+        for parameter in without:
+            parameter.grad = torch.zeros_like(parameter)
         # As torch's first step does, which would load its compiler.
         optimizer._init_group(groups[0], *([] for _ in range(6)))
+        for parameter in without:
+            parameter.grad = None
     return FusedAdamStep(optimizer)
 
 

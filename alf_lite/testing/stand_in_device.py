@@ -172,12 +172,15 @@ class StandInDevice(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         _module.devices.append(self)  # again, where an operation is decomposed
+        torch.Generator = _AnyGenerator  # type: ignore
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         _module.devices.pop()
+        if not _module.devices:
+            torch.Generator = _Generator  # type: ignore
 
     def _note(self, kind: str, operation: str) -> None:
         if self.recording is not None:
@@ -217,6 +220,9 @@ class _OnDevice(Tensor):
     def data_ptr(self) -> int:
         return self.content.data_ptr()
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.content.untyped_storage()
+
     def numpy(self, *, force: bool = False) -> np.ndarray:
         if not force:
             raise TypeError(f"can't convert a {_NAME} tensor to numpy")
@@ -224,6 +230,33 @@ class _OnDevice(Tensor):
 
     def tolist(self) -> Any:
         return self.detach().cpu().tolist()
+
+
+_Generator = torch.Generator
+
+
+class _GeneratorOnDevice(_Generator):
+    """One of the CPU that says that it is somewhere else."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore
+        return torch.device(_NAME, 0)
+
+
+class _Generators(type(_Generator)):  # type: ignore
+    """Those of the device and all others are of one class."""
+
+    def __call__(cls, device: torch.device | str = "cpu") -> torch.Generator:
+        if torch.device(device).type == _NAME:
+            return _GeneratorOnDevice()
+        return _Generator(device)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _Generator)
+
+
+class _AnyGenerator(_Generator, metaclass=_Generators):
+    """What torch.Generator is while there is the device."""
 
 
 class CapturedGraph:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from alf_lite import nest
@@ -33,6 +34,7 @@ from alf_lite.data_structures import StepType
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.utils import summary
+from alf_lite.utils.devices import moved
 
 LevelScore = Literal["value_loss", "positive_value_loss", "progress"]
 _FAST, _SLOW = 0.2, 0.1  # of the two averages of the return, per episode of a level
@@ -121,7 +123,8 @@ class LevelReplay(Hook):
         # Without its rows in the mirror, see SymmetricUnroll
         env = training.algorithm.env
         assert env is not None
-        self.observe(nest.narrow(preprocessed, 0, env.batch_size))
+        own = nest.narrow(preprocessed, 0, env.batch_size)
+        self.observe(moved(own, torch.device("cpu")))
         self._set_weights(training)
         if summary.should_record():
             is_played = ~np.isnan(self.scores)
@@ -243,4 +246,4 @@ def _advantage(info: Any) -> np.ndarray:
             "LevelReplay scores levels by advantages, and the algorithm computes none "
             "before its updates. Use PPOAlgorithm."
         )
-    return advantage.cpu().numpy()
+    return advantage.numpy()

@@ -14,6 +14,7 @@ from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.environments.torch_vector_env import BatchState, TorchVectorEnv
 from alf_lite.unrollers.sync_unroller import SyncUnroller, UnrollRows
 from alf_lite.unrollers.unroll import ActingPolicy
+from alf_lite.utils.compiling import compiled
 from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
@@ -85,8 +86,8 @@ class CompiledUnroller(SyncUnroller):
         self._acts_in_graph = acts_in_graph
         self._acts_otherwise = acts_otherwise
         options = _fast_options() if compile_options is None else compile_options
-        self._step = torch.compile(env.next_step, **options)
-        self._act_and_step = torch.compile(
+        self._step = compiled(env.next_step, **options)
+        self._act_and_step = compiled(
             _act_and_step(env, policy, overwrite_policy_output), **options
         )
 

@@ -107,9 +107,14 @@ class Unroll(NamedTuple):
 
 
 class UnrollJoiner:
-    """Puts unrolls side by side, in memory that is used again for those of one size."""
+    """Puts unrolls side by side, in memory that is used again for those of one size.
 
-    def __init__(self) -> None:
+    Args:
+        device: where they are wanted; None: where they are.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device
         self._sizes: list[int] = []  # B of every unroll
         self._memory: list[Tensor] = []  # [T, ΣB, ...]
         self._places: list[Tensor] = []  # where in it the unrolls go, one after another
@@ -119,6 +124,12 @@ class UnrollJoiner:
 
         Valid as long as the unrolls are, and until the next call.
         """
+        joined = self._side_by_side(unrolls)
+        if self._device is None or self._device.type == "cpu":
+            return joined
+        return moved(joined, self._device)
+
+    def _side_by_side(self, unrolls: Sequence[Unroll]) -> Experience:
         if len(unrolls) == 1:
             return unrolls[0].experience
         parts = [nest.flatten(unroll.experience) for unroll in unrolls]

@@ -11,7 +11,9 @@ else there is another graph.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,10 +31,19 @@ Nest = Any
 
 _logger = logging.getLogger(__name__)
 
+_PACKAGE = str(Path(__file__).parents[1])
+
 # Memory is allocated and libraries begin to work in calls before the capture; torch
 # asks for some, on a stream of their own.
 _NUM_WARM_UPS = 3
 _MAX_GRAPHS = 16  # each keeps all that it computes
+
+_captures: list[str] = []  # what is captured now
+
+
+def is_traced() -> bool:
+    """Whether a graph is being made of what runs: it must not look at numbers."""
+    return bool(_captures) or torch.compiler.is_compiling()
 
 
 def check_captures(device: torch.device) -> None:
@@ -128,15 +139,18 @@ class CapturedFunction:
         places = [leaf.detach().clone() for leaf in leaves]
         tensors = ScheduleTensors(self._schedules(), device)
         graph = module.CUDAGraph()
+        _captures.append(self._name)
         try:
             with schedules_as_tensors(tensors), module.graph(graph):
                 outputs = self._function(nest.pack_sequence_as(inputs, places))
         except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"TrainerConfig.cuda_graphs: {self._name} cannot be captured: {error}. "
-                "It must not read numbers of tensors, nor copy any from the host. "
-                "Leave cuda_graphs out."
+                f"TrainerConfig.cuda_graphs: {self._name} cannot be captured: "
+                f"{_why(error)}. It must not read numbers of tensors, nor copy any "
+                "from the host. Leave cuda_graphs out."
             ) from error
+        finally:
+            _captures.pop()
         return _Graph(graph, places, tensors, outputs)
 
 
@@ -157,3 +171,17 @@ class _Graph:
             torch._foreach_copy_(self._places, [leaf.detach() for leaf in leaves])
         self._graph.replay()
         return self._outputs
+
+
+def _why(error: BaseException) -> str:
+    """What went wrong first, in one line, and where.
+
+    The end of a capture fails, too, if something in it has.
+    """
+    if "previous error" in str(error) and error.__context__ is not None:
+        error = error.__context__
+    where = ""
+    for place in traceback.extract_tb(error.__traceback__):
+        if place.filename.startswith(_PACKAGE) and place.filename != __file__:
+            where = f" ({Path(place.filename).relative_to(_PACKAGE)}:{place.lineno})"
+    return str(error).partition("\n")[0].rstrip(".") + where

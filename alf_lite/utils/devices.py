@@ -9,6 +9,9 @@ it is sent and looked at later.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +21,26 @@ from alf_lite import nest
 from alf_lite.errors import ConfigError
 
 Nest = Any
+
+_DEVICE_OF_RUN = contextvars.ContextVar[torch.device | None]("device", default=None)
+
+
+@contextlib.contextmanager
+def device_of_run(device: torch.device | str) -> Iterator[None]:
+    """What is made in the block, and asks for it, is on ``device``.
+
+    That of torch stays as it is: much of an environment is on the host anyway.
+    """
+    token = _DEVICE_OF_RUN.set(torch.device(device))
+    try:
+        yield
+    finally:
+        _DEVICE_OF_RUN.reset(token)
+
+
+def default_device() -> torch.device:
+    """Of the run that something is made for; of torch, if it is for none."""
+    return _DEVICE_OF_RUN.get() or torch.get_default_device()
 
 
 def check_device(device: torch.device | str, of_whom: str = "") -> None:

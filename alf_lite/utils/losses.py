@@ -233,9 +233,10 @@ def _normalized_by_all(
         std = (squares / count.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
         has_spread = (std > 0) & (std > _ROUNDING * mean.abs())
         scale = torch.where(has_spread, 1 / (std + epsilon), 0.0)
-        # Of every entry
-        lengths = torch.tensor(sizes, device=x.device)
-        mean, scale = (n.to(x.dtype).repeat_interleave(lengths) for n in (mean, scale))
+        mean, scale = (  # of every entry
+            torch.cat([n.expand(size) for n, size in zip(of_parts, sizes, strict=True)])
+            for of_parts in (mean.to(x.dtype), scale.to(x.dtype))
+        )
     normalized = torch.where(mask, x - mean, 0.0) * scale
     return [
         result.view(part.shape)

@@ -13,6 +13,7 @@ from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.device_graphs import is_traced
 from alf_lite.utils.devices import DeviceFlag, moved_tensor
 from alf_lite.utils.ranks import SharedStatistics, ranks
 
@@ -268,7 +269,7 @@ class Normalizer(SharedStatistics):
         Computed anew only when the statistics have changed, in whatever way: by an
         update, by loading a state, by a copy into the buffers, by a move to a device.
         """
-        if torch.compiler.is_compiling():
+        if is_traced():
             # A graph would keep the scalings of its first call for ever.
             return self._compute_scalings()
         mean, variance = self.mean, self.variance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -15,6 +16,8 @@ from alf_lite.environments.torch_tasks import TorchCartPole, TorchPendulum
 from alf_lite.environments.torch_vector_env import TorchVectorEnv
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.testing.environment_contract import EnvironmentContract
+from alf_lite.testing.stand_in_device import StandInDevice
+from alf_lite.utils import random_state
 from tests.source_code import ROOT
 
 
@@ -274,6 +277,12 @@ def test_the_device_of_the_run_is_its_own():
     of_run = EnvironmentsOfRun(device="cpu")
     with create_environment("torch/CartPole", 2, of_run=of_run) as env:
         assert env.device == torch.device("cpu")
+    with random_state.preserved(), StandInDevice() as device:
+        of_run = EnvironmentsOfRun(device=device.name)
+        env = create_environment("torch/Pendulum", 2, seed=3, of_run=of_run)
+        step = env.reset()
+        assert env.device == step.reward.device == device.device
+        assert isinstance(env.observation_spec.minimum, np.ndarray)
         assert "of_run" not in env.created_with
 
 

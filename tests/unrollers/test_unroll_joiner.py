@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.distributions.discrete import Categorical
+from alf_lite.testing.stand_in_device import StandInDevice
 from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
 
 
@@ -46,6 +48,19 @@ def test_unrolls_stand_side_by_side_in_their_order():
 def test_a_single_unroll_is_not_copied():
     only = unroll(1, 2)
     assert UnrollJoiner().join([only]) is only.experience
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_unrolls_of_the_host_go_where_they_are_trained_on(number):
+    with StandInDevice() as device:
+        joiner = UnrollJoiner(device.device)
+        unrolls = [unroll(1, 2)] * number
+        joined = joiner.join(unrolls)
+        assert not device.waits
+        for leaf in nest.flatten(joined):
+            assert leaf.device == device.device
+            assert leaf.shape[1] == 2 * number
+            assert (leaf.cpu() == 1).all()
 
 
 def test_memory_is_used_again_for_unrolls_of_the_same_sizes():

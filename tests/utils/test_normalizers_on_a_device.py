@@ -7,6 +7,7 @@ import torch
 
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.testing.stand_in_device import StandInDevice
+from alf_lite.utils.device_graphs import CapturedFunction
 from alf_lite.utils.normalizers import Normalizer, NotFiniteError
 
 
@@ -47,3 +48,15 @@ def test_what_is_not_finite_changes_nothing_and_is_told_by_a_later_update():
         with pytest.raises(NotFiniteError, match="inputs, in an earlier batch"):
             for _ in range(2):
                 normalizer.update(good)
+
+
+def test_a_captured_graph_follows_the_statistics():
+    with StandInDevice() as device:
+        normalizer = Normalizer(TensorSpec((2,))).to(device.name)
+        captured = CapturedFunction(normalizer.normalize, "it")
+        for i in range(8):
+            batch = torch.randn(16, 2).mul(i + 1).add(i).to(device.name)
+            normalizer.update(batch)
+            expected = normalizer.normalize(batch).cpu()
+            torch.testing.assert_close(captured(batch).cpu(), expected)
+        assert captured.num_graphs == 1

@@ -20,6 +20,7 @@ from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.batch_norm import normalizes_by_batch, trained_rows
 from alf_lite.networks.lean_layers import hidden_layers_in
 from alf_lite.networks.network import whole_sequences
+from alf_lite.utils.compiling import compiled
 from alf_lite.utils.diagnostics import diagnostics_are_due
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.ranks import ranks
@@ -100,7 +101,7 @@ class LossFunction:
             # torch cannot return views of what a graph was given.
             return loss_info, nest.map_structure(torch.clone, info)
 
-        return torch.compile(loss_and_info, **options)
+        return compiled(loss_and_info, **options)
 
     def info(
         self, batch: TrainingBatch, state: Nest | None = None

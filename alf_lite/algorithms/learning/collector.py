@@ -25,6 +25,7 @@ from alf_lite.unrollers.compiled_unroller import CompiledUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
 from alf_lite.utils import summary
+from alf_lite.utils.compiling import compiled
 from alf_lite.utils.device_graphs import CapturedFunction
 from alf_lite.utils.interruption import interruption
 from alf_lite.utils.ranks import ranks, share_statistics, sharing_modules
@@ -69,7 +70,7 @@ class Collector:
         self.listeners: list[Callable[[TimeStep], None]] = []
         self._rollout_step: Callable[[TimeStep, Nest], AlgStep] = algorithm.rollout_step
         self._unroller: SyncUnroller | AsyncUnroller | None = None
-        self._joiner = UnrollJoiner()
+        self._joiner = UnrollJoiner(algorithm.device if store is None else None)
         self._acts_randomly = False  # during an unroll
         self._with_grad = algorithm.unrolls_with_grad
         self._bootstrap = algorithm.on_policy
@@ -83,7 +84,7 @@ class Collector:
             return  # with or without acting, as is faster
         if self._config.compile and self._acts_in_large_batches():
             # With eager's random numbers, so that both act alike.
-            self._rollout_step = torch.compile(
+            self._rollout_step = compiled(
                 self._algorithm.rollout_step, options={"fallback_random": True}
             )
         if self._config.cuda_graphs:
@@ -100,8 +101,7 @@ class Collector:
     def _steps_in_compiled_code(self, env: Environment) -> TypeGuard[TorchVectorEnv]:
         if not self._config.compile or self._with_grad:
             return False
-        device = self._algorithm.device
-        return isinstance(env, TorchVectorEnv) and env.device == device
+        return isinstance(env, TorchVectorEnv) and env.device == self._algorithm.device
 
     @property
     def unroller(self) -> SyncUnroller | AsyncUnroller:

@@ -105,8 +105,10 @@ class DynamicsEnsemble(nn.Module):
         generator = torch.Generator().manual_seed(0)
         factors = torch.randint(2**20, 2**30, (3, num_members, 1), generator=generator)
         self.register_buffer("_factors", factors, persistent=False)
+        self.register_buffer("_poisson", torch.tensor(_POISSON), persistent=False)
 
     _factors: Tensor  # [3, n, 1] int64, of the hash
+    _poisson: Tensor  # [7]
 
     def forward(self, state: Tensor, action: Tensor) -> Outputs:
         """Of [B, ...], or of [n, B, ...] where each member has its own."""
@@ -148,8 +150,7 @@ class DynamicsEnsemble(nn.Module):
         x = (positions % _PRIME * a + (env_ids + 1) * b) % _PRIME
         x = ((x ^ (x >> 13)) * c) % _PRIME  # below 2^61
         x = ((x ^ (x >> 15)) * a) % _PRIME
-        limits = torch.tensor(_POISSON, device=x.device)
-        return torch.bucketize(x / _PRIME, limits).float()
+        return torch.bucketize(x / _PRIME, self._poisson).float()
 
     # Foretelling
 

@@ -21,6 +21,7 @@ from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeSt
 from alf_lite.errors import ConfigError
 from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+from alf_lite.utils.device_graphs import is_traced
 from alf_lite.utils.tensor_utils import flatten_outer, where_rows
 
 Nest = Any
@@ -210,7 +211,7 @@ class GoalGenerator(ObservationPart):
         if self._num_steps_per_goal is not None:
             is_new = is_new | (state.num_steps >= self._num_steps_per_goal)
         goal, num_steps = state
-        if torch.compiler.is_compiling() or is_new.any():
+        if is_traced() or is_new.any():
             goal = where_rows(is_new, self._draw(inputs), goal)
             num_steps = torch.where(is_new, 0, num_steps)
         return AlgStep(output=goal, state=GoalState(goal, num_steps + 1), info=goal)

@@ -25,6 +25,7 @@ from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.errors import DivergedError
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils.device_graphs import is_traced
 
 # Actions [B, N, H, A] → their values [B, N]
 ValueFn = Callable[[Tensor], Tensor]
@@ -132,7 +133,7 @@ class TrajectoryOptimizer:
 
     def _check(self, best: Tensor) -> None:
         """Raises DivergedError if all sequences of an environment [B, E] are worst."""
-        if torch.compiler.is_compiling():  # a graph does not look at numbers
+        if is_traced():
             return
         is_lost = best[:, 0] == torch.finfo(best.dtype).min
         if is_lost.any():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 
@@ -11,11 +12,13 @@ import torch
 import alf_lite
 from alf_lite import ActorCriticAlgorithm, DqnAlgorithm, PPOAlgorithm, SacAlgorithm
 from alf_lite.algorithms.agent import Agent
+from alf_lite.algorithms.ppg_algorithm import PPGAlgorithm
 from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm
 from alf_lite.algorithms.rnd_reward import RndReward
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam, RMSprop
+from alf_lite.testing import stand_in_device
 from alf_lite.utils import device_graphs
 from alf_lite.utils.device_graphs import CapturedFunction
 from alf_lite.utils.progress import Progress
@@ -175,6 +178,42 @@ def test_what_reads_a_number_cannot_be_captured(device):
     with pytest.raises(ConfigError, match=r"a square cannot be captured.*waits"):
         captured(x)
     assert device.recording is None
+
+
+def test_what_went_wrong_first_is_said(device, monkeypatch):
+    @contextlib.contextmanager
+    def graph(_):
+        try:
+            yield
+        except RuntimeError:
+            raise RuntimeError("failed due to a previous error\nmore of it")  # noqa: B904
+
+    captured = CapturedFunction(_refuses_in_capture, "it")
+    x = torch.ones(2, device=device.name)
+    for _ in range(3):
+        captured(x)
+    monkeypatch.setattr(stand_in_device._module, "graph", graph)
+    with pytest.raises(ConfigError, match=r"it cannot be captured: not now\. It must"):
+        captured(x)
+    assert not device_graphs.is_traced()
+
+
+def _refuses_in_capture(x):
+    if device_graphs.is_traced():
+        raise RuntimeError("not now")
+    return x
+
+
+def test_parameters_without_a_gradient_so_far_can_be_captured(device, monkeypatch):
+    def step(*_):
+        raise AssertionError("torch's own step is none for a graph")
+
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    settings = {**ON_POLICY, "cuda_graphs": True}
+    algorithm = CART_POLE(PPGAlgorithm, device.name, settings)
+    for _ in range(6):
+        algorithm.train_iter()
+    assert algorithm.training_run.updates.num_graphs == 1
 
 
 def test_too_many_graphs_are_said_once(device, monkeypatch, caplog):

@@ -1,0 +1,75 @@
+"""Shipped confs on a device that is none: as they are, and by captured graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
+from alf_lite.errors import ConfigError
+from alf_lite.trainers.trainer import Trainer
+from tests.short_confs import CONFS, full_text, missing_extras, shortened
+from tests.source_code import ROOT
+
+# Games and plans that are searched by tree take a minute each, operation by operation.
+CASES = [conf.stem for conf in CONFS if "zero" not in conf.stem]
+# With environments in torch, goals that are drawn on the way, levels that are scored,
+# and a head that most updates leave alone.
+QUICK = ["torch_td3_pendulum", "diayn_point", "ppo_maze_level_replay", "ppg_cart_pole"]
+WITH_MEMORY = [
+    *("distillation_pendulum", "ppo_recurrent_cart_pole", "r2d2_cart_pole"),
+    *("sac_asymmetric_pendulum", "sac_recurrent_pendulum"),
+]
+# A graph draws a goal or the coins of ε at every step, and what others draw comes after
+# it; steps of workers come in an order of their own.
+OF_ANOTHER_ORDER = ["diayn_point", "rainbow_lunar_lander"]
+# Learning rates, coefficients and ε that change are float32 there.
+_TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
+
+
+@pytest.mark.filterwarnings("ignore:.* outside of its bounds")
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES],
+)
+def test_a_conf_trains_and_graphs_learn_the_same(name, device, tmp_path):
+    conf = next(conf for conf in CONFS if conf.stem == name)
+    if missing := missing_extras(full_text(ROOT / conf)):
+        pytest.skip(f"needs the extra {missing[0]}")
+    # What is recorded is made without a graph, and the device has no other precision.
+    kept = [
+        "TrainerConfig.summary_interval = 100",
+        "TrainerConfig.precision = 'float32'",
+    ]
+    shorter = [*shortened(conf, tmp_path, 10), *kept]
+    by_graphs = [*shorter, "TrainerConfig.cuda_graphs = True"]
+    if name in WITH_MEMORY:  # the device has no such cells
+        with pytest.raises(ConfigError, match="a network with memory asks"):
+            trained(conf, by_graphs, device.name, tmp_path / "graphs")
+        return
+    plain = trained(conf, shorter, device.name, tmp_path / "plain")
+    assert plain.training_run.updates.num_graphs == 0
+    captured = trained(conf, by_graphs, device.name, tmp_path / "graphs")
+    assert captured.training_run.updates.num_graphs or captured.num_updates < 5
+    if name in OF_ANOTHER_ORDER or "async_unroll = True" in full_text(ROOT / conf):
+        return
+    expected = plain.state_dict()
+    for key, value in captured.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(
+                value.cpu(), expected[key].cpu(), **_TOLERANCE, equal_nan=True, msg=key
+            )
+
+
+def trained(conf: Path, bindings: list[str], device: str, root_dir: Path) -> Any:
+    config_files.reset()
+    torch.manual_seed(0)
+    bindings = [*bindings, f"TrainerConfig.device = '{device}'"]
+    config_files.parse_config(str(ROOT / conf), bindings)
+    trainer = Trainer(TrainerConfig(), root_dir)
+    trainer.train()
+    return trainer.algorithm
