@@ -28,7 +28,7 @@ LIBRARIES = ("alf_lite", "alf_lite_compile", "sb3", "cleanrl")
 
 def main() -> None:
     options = measuring.parse_options(
-        __doc__, LIBRARIES, num_env_steps=4_000, num_envs=None
+        __doc__, LIBRARIES, num_env_steps=4_000, num_envs=None, device="cpu"
     )
     measuring.register_counted_environments()
     measuring.counter.start(steps_per_iteration=100, learning_starts=LEARNING_STARTS)
@@ -37,10 +37,11 @@ def main() -> None:
             f"TrainerConfig.num_env_steps = {options.num_env_steps}",
             f"TrainerConfig.initial_collect_steps = {LEARNING_STARTS}",
             f"TrainerConfig.compile = {'compile' in options.library}",
+            f"TrainerConfig.device = '{options.device}'",
         ]
         alf_lite_training.train("dqn_frames.gin", bindings)
     elif options.library == "sb3":
-        _train_sb3(options.num_env_steps)
+        _train_sb3(options.num_env_steps, options.device)
     else:
         # The other defaults of the script are the sizes above.
         arguments = [
@@ -54,13 +55,14 @@ def main() -> None:
     measuring.report("dqn_frames", options)
 
 
-def _train_sb3(num_env_steps: int) -> None:
+def _train_sb3(num_env_steps: int, device: str) -> None:
     peers.run_sb3(
         "DQN",
         measuring.FRAMES,
         1,
         num_env_steps,
         policy="CnnPolicy",
+        device=device,
         learning_rate=LEARNING_RATE,
         buffer_size=CAPACITY,
         learning_starts=LEARNING_STARTS,

@@ -69,6 +69,14 @@ WORKS = {
         "SAC, one HalfCheetah, an update of 256 steps after each step",
         *("sac_half_cheetah.gin", _CHEETAH, (8_000, 3_000, 650), "leanrl"),
     ),
+    "dqn_frames": Work(
+        "DQN, four frames of 84x84, an update of 32 transitions after four steps",
+        *("dqn_frames.gin", (), (20_000, 8_000, 1_500), "sb3"),
+    ),
+    "ppo_frames": Work(
+        "PPO, 8 environments of such frames, 8 updates of 64 after 32 steps of each",
+        *("ppo_frames.gin", (), (40_960, 16_384, 1_280), "sb3"),
+    ),
     "torch_cart_pole": Work(
         "PPO, CartPoles in torch, 16 updates of a quarter of 16 steps of each",
         *("torch_ppo_cart_pole", _IN_TORCH, (6_553_600, 655_360, 262_144)),
@@ -78,7 +86,8 @@ WORKS = {
         *("torch_ppo_pendulum", _IN_TORCH, (6_553_600, 655_360, 262_144), "rsl_rl"),
     ),
 }
-_STEPS_BEFORE_SAC = 500
+_STEPS_THERE = ("StorageOptions.device = 'cuda'",)
+_STEPS_BEFORE = {"sac": 500, "dqn": 1_000}
 
 
 class Result(NamedTuple):
@@ -95,6 +104,7 @@ def train(
     work: Work, setting: str, device: str, num_env_steps: int, num_envs: int
 ) -> dict[str, Any]:
     """Trains in this process; ``num_envs`` are those of a work in torch."""
+    import measuring
     import torch
 
     from alf_lite.testing.stand_in_device import StandInDevice
@@ -131,6 +141,7 @@ def train(
             name = stack.enter_context(StandInDevice()).name
         caught = stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("always")
+        measuring.register_counted_environments()
         train_conf(
             str(own) if own.exists() else work.conf,
             gin_params=[
@@ -141,6 +152,7 @@ def train(
                 "TrainerConfig.summary_interval = 1_000_000",
                 "TrainerConfig.evaluate = False",
                 *_sizes(work, num_envs),
+                *(_STEPS_THERE if on_gpu and "dqn" in work.conf else ()),
             ],
             hooks=[clock],
         )
@@ -150,7 +162,7 @@ def train(
     return {
         "steps_per_second": (clock.end[1] - clock.begin[1])
         / (clock.end[0] - clock.begin[0]),
-        "waits": waits / max(clock.num_watched, 1) if on_gpu else None,
+        "waits": waits / max(clock.num_watched - 1, 1) if on_gpu else None,
     }
 
 
@@ -160,9 +172,8 @@ def _sizes(work: Work, num_envs: int) -> list[str]:
             f"create_environment.num_parallel_environments = {num_envs}",
             f"TrainerConfig.mini_batch_size = {4 * num_envs}",
         ]
-    if "sac" in work.conf:
-        return [f"TrainerConfig.initial_collect_steps = {_STEPS_BEFORE_SAC}"]
-    return []
+    number = _STEPS_BEFORE.get(work.conf.partition("_")[0])
+    return [f"TrainerConfig.initial_collect_steps = {number}"] if number else []
 
 
 # The process that starts the others
@@ -170,7 +181,8 @@ def _sizes(work: Work, num_envs: int) -> list[str]:
 
 def run(command: Sequence[str], limit: float) -> subprocess.CompletedProcess[str]:
     """Runs a part; its return code is 124 if that took too long."""
-    path = os.pathsep.join([str(HERE), str(HERE.parent)])
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    path = os.pathsep.join([str(HERE), str(HERE.parent), *before])
     with subprocess.Popen(
         command,
         cwd=HERE.parent,
@@ -237,10 +249,17 @@ def commands(options: argparse.Namespace, name: str) -> dict[str, list[str]]:
         for setting in options.settings
         if not is_rehearsal or setting in rehearsed
     }
-    python = {"leanrl": options.peer_python, "rsl_rl": options.rsl_python}
+    python = {
+        "leanrl": options.peer_python,
+        "rsl_rl": options.rsl_python,
+        "sb3": options.peer_python,
+    }
     is_there = python.get(work.peer) and (work.peer != "leanrl" or options.leanrl)
     if is_there:
         script = [str(HERE / "gpu_peers.py"), work.peer, f"--work={name}"]
+        if work.peer == "sb3":
+            script = [str(HERE / f"{name}.py"), "--library=sb3"]
+            device = device[:1]
         folder = [f"--leanrl={options.leanrl}"] if work.peer == "leanrl" else []
         found[work.peer] = [python[work.peer], *script, *folder, *steps, *device]
     return found
@@ -343,7 +362,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=900, help="seconds of a part")
     parser.add_argument("--no_tests", action="store_true")
     parser.add_argument("--leanrl", help="folder of a clone of LeanRL")
-    parser.add_argument("--peer_python", help="has what LeanRL needs")
+    parser.add_argument("--peer_python", help="has what LeanRL needs, and SB3")
     parser.add_argument("--rsl_python", help="has rsl-rl-lib")
     parser.add_argument("--report", type=Path, default=Path("gpu_report.md"))
     parser.add_argument("--only", choices=SETTINGS, help="train in this process")

@@ -29,6 +29,7 @@ def run_sb3(
     normalize: bool = False,
     policy: str = "MlpPolicy",
     package: str = "stable_baselines3",
+    device: str = "cpu",
     **kwargs: Any,
 ) -> None:
     """Trains ``algorithm`` ("PPO", "SAC", …) of Stable-Baselines3.
@@ -41,7 +42,7 @@ def run_sb3(
     if normalize:
         env = VecNormalize(env)
     model_class = getattr(importlib.import_module(package), algorithm)
-    model = model_class(policy, env, device="cpu", verbose=0, **kwargs)
+    model = model_class(policy, env, device=device, verbose=0, **kwargs)
     model.learn(num_env_steps)
     env.close()
 

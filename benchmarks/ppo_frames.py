@@ -26,7 +26,9 @@ LIBRARIES = ("alf_lite", "alf_lite_compile", "sb3", "sb3_shared")
 
 
 def main() -> None:
-    options = measuring.parse_options(__doc__, LIBRARIES, num_env_steps=4_096)
+    options = measuring.parse_options(
+        __doc__, LIBRARIES, num_env_steps=4_096, device="cpu"
+    )
     measuring.register_counted_environments()
     measuring.counter.start(UNROLL_LENGTH * options.num_envs)
     mini_batch_size = UNROLL_LENGTH * options.num_envs // MINI_BATCHES
@@ -36,6 +38,7 @@ def main() -> None:
             f"TrainerConfig.num_env_steps = {options.num_env_steps}",
             f"TrainerConfig.mini_batch_size = {mini_batch_size}",
             f"TrainerConfig.compile = {'compile' in options.library}",
+            f"TrainerConfig.device = '{options.device}'",
         ]
         alf_lite_training.train("ppo_frames.gin", bindings)
     else:
@@ -45,6 +48,7 @@ def main() -> None:
             options.num_envs,
             options.num_env_steps,
             policy="CnnPolicy",
+            device=options.device,
             learning_rate=2.5e-4,
             n_steps=UNROLL_LENGTH,
             batch_size=mini_batch_size,
