@@ -6,10 +6,15 @@ import importlib.util
 import re
 from pathlib import Path
 
+import torch
+
+from alf_lite import RLAlgorithm
+from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
 from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
+from alf_lite.trainers.trainer import Trainer
 from tests.source_code import ROOT
 
 CONFS = sorted(path.relative_to(ROOT) for path in (ROOT / "confs").rglob("*.gin"))
@@ -100,6 +105,16 @@ def shortened(conf: Path, folder: Path, num_iterations: int) -> list[str]:
     if NEEDS_DATA in text:
         bindings.append(_random_steps(ROOT / conf, folder))
     return bindings
+
+
+def trained(conf: Path, bindings: list[str], root_dir: Path) -> RLAlgorithm:
+    """What a conf has trained, always with the same random numbers."""
+    config_files.reset()
+    torch.manual_seed(0)
+    config_files.parse_config(str(ROOT / conf), bindings)
+    trainer = Trainer(TrainerConfig(), root_dir)
+    trainer.train()
+    return trainer.algorithm
 
 
 def _random_steps(conf: Path, folder: Path) -> str:

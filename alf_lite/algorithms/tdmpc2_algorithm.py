@@ -379,7 +379,8 @@ class Tdmpc2Algorithm(PlanningAlgorithm):
         return torch.randn(*z.shape[:-1], self._actions.vector_size, device=z.device)
 
     def _two(self, device: torch.device) -> Tensor:
-        return torch.randperm(self._target_q._output_layer.num_members)[:2].to(device)
+        number = self._target_q._output_layer.num_members
+        return torch.randperm(number, device=device)[:2]
 
     def calc_loss(self, info: Tdmpc2Info) -> LossInfo:
         """The sum, with the weights of the paper's code."""

@@ -117,7 +117,7 @@ def schedules_of(algorithm: Algorithm) -> Iterator[Schedule]:
 
 
 def _why_not(algorithm: Any) -> str:
-    """Why updates of this algorithm cannot be captured; "" if they can."""
+    """Why this algorithm cannot act and be updated by graphs; "" if it can."""
     if ranks.size > 1:
         return "ranks average their gradients"
     if algorithm.config.gradient_accumulation > 1:
@@ -130,6 +130,12 @@ def _why_not(algorithm: Any) -> str:
         for schedule in scheduled(module).values()
     ):
         return "a coefficient is a function, which a graph cannot ask, and no Scheduler"
+    if any(
+        getattr(part, "draws_on_host", False)
+        for module in algorithm.modules()
+        for part in vars(module).values()
+    ):
+        return "its search draws random numbers on the host"
     if not algorithm.is_temporally_independent:
         return "a network with memory asks where episodes begin"
     return ""

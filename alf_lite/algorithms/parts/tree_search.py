@@ -119,6 +119,8 @@ class TreeSearch:
         ValueError: if there is no such selection, or a number is not positive.
     """
 
+    draws_on_host = True  # its noise, so that no graph can
+
     def __init__(
         self,
         num_simulations: int = 50,

@@ -12,6 +12,7 @@ import torch
 import alf_lite
 from alf_lite import ActorCriticAlgorithm, DqnAlgorithm, PPOAlgorithm, SacAlgorithm
 from alf_lite.algorithms.agent import Agent
+from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm
 from alf_lite.algorithms.ppg_algorithm import PPGAlgorithm
 from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm
 from alf_lite.algorithms.rnd_reward import RndReward
@@ -257,6 +258,8 @@ def test_what_cannot_be_captured_is_said_before_training(device):
     )
     with pytest.raises(ConfigError, match="a coefficient is a function"):
         build(DqnAlgorithm, OFF_POLICY, gamma=lambda: 0.9)
+    with pytest.raises(ConfigError, match="its search draws random numbers"):
+        build(MuzeroAlgorithm, OFF_POLICY)
     build(DqnAlgorithm, OFF_POLICY, target_update_tau=lambda: 0.9)  # asked after it
     with pytest.raises(ConfigError, match="network with memory"):
         build(R2d2Algorithm, {}, q_network_ctor=recurrent)

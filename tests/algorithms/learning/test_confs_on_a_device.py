@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
-from alf_lite.config import TrainerConfig
-from alf_lite.config import files as config_files
 from alf_lite.errors import ConfigError
-from alf_lite.trainers.trainer import Trainer
-from tests.short_confs import CONFS, full_text, missing_extras, shortened
+from tests.short_confs import CONFS, full_text, missing_extras, shortened, trained
 from tests.source_code import ROOT
 
 # Games and plans that are searched by tree take a minute each, operation by operation.
@@ -40,20 +34,20 @@ def test_a_conf_trains_and_graphs_learn_the_same(name, device, tmp_path):
     conf = next(conf for conf in CONFS if conf.stem == name)
     if missing := missing_extras(full_text(ROOT / conf)):
         pytest.skip(f"needs the extra {missing[0]}")
-    # What is recorded is made without a graph, and the device has no other precision.
-    kept = [
-        "TrainerConfig.summary_interval = 100",
-        "TrainerConfig.precision = 'float32'",
+    shorter = [
+        *shortened(conf, tmp_path, 10),
+        f"TrainerConfig.device = '{device.name}'",
+        "TrainerConfig.precision = 'float32'",  # the device has no other
+        "TrainerConfig.summarize_first_interval = False",  # without graphs
     ]
-    shorter = [*shortened(conf, tmp_path, 10), *kept]
     by_graphs = [*shorter, "TrainerConfig.cuda_graphs = True"]
     if name in WITH_MEMORY:  # the device has no such cells
         with pytest.raises(ConfigError, match="a network with memory asks"):
-            trained(conf, by_graphs, device.name, tmp_path / "graphs")
+            trained(conf, by_graphs, tmp_path / "graphs")
         return
-    plain = trained(conf, shorter, device.name, tmp_path / "plain")
+    plain = trained(conf, shorter, tmp_path / "plain")
     assert plain.training_run.updates.num_graphs == 0
-    captured = trained(conf, by_graphs, device.name, tmp_path / "graphs")
+    captured = trained(conf, by_graphs, tmp_path / "graphs")
     assert captured.training_run.updates.num_graphs or captured.num_updates < 5
     if name in OF_ANOTHER_ORDER or "async_unroll = True" in full_text(ROOT / conf):
         return
@@ -63,13 +57,3 @@ def test_a_conf_trains_and_graphs_learn_the_same(name, device, tmp_path):
             torch.testing.assert_close(
                 value.cpu(), expected[key].cpu(), **_TOLERANCE, equal_nan=True, msg=key
             )
-
-
-def trained(conf: Path, bindings: list[str], device: str, root_dir: Path) -> Any:
-    config_files.reset()
-    torch.manual_seed(0)
-    bindings = [*bindings, f"TrainerConfig.device = '{device}'"]
-    config_files.parse_config(str(ROOT / conf), bindings)
-    trainer = Trainer(TrainerConfig(), root_dir)
-    trainer.train()
-    return trainer.algorithm
