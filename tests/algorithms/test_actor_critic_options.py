@@ -9,8 +9,6 @@ import math
 import pytest
 import torch
 
-from alf_lite import nest
-from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.crossq_algorithm import CrossqAlgorithm
@@ -36,28 +34,19 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.tqc_algorithm import TqcAlgorithm
-from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
-from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.data_structures import StepType
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
-from alf_lite.distributions.exploration import GaussianNoise
-from alf_lite.distributions.sample_noise import CorrelatedNoise, StateDependentNoise
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import CheckpointError, ConfigError
-from alf_lite.networks.actor_networks import (
-    ActorDistributionNetwork,
-    ActorNetwork,
-    SquashedActorNetwork,
-)
-from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
-from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.errors import ConfigError
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils.progress import Progress, follow_progress
 from alf_lite.utils.schedulers import LinearScheduler
+from tests.algorithms.actor_critics import GAMMA, Actor, make
 from tests.replayed_steps import (
     BOX,
     CHOICE,
@@ -69,44 +58,6 @@ from tests.replayed_steps import (
     update,
     windows,
 )
-
-GAMMA = 0.9
-
-Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
-Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
-
-
-def make(cls=SacAlgorithm, action_spec=BOX, **kwargs):
-    """With random parameters, so that no two networks agree."""
-    torch.manual_seed(0)
-    actor = Actor
-    if issubclass(cls, DdpgAlgorithm):
-        actor = functools.partial(ActorNetwork, fc_layer_params=(16,))
-    arguments = {
-        "gamma": GAMMA,
-        "actor_network_ctor": actor,
-        "critic_network_ctor": Critic,
-        "optimizer": Adam(lr=3e-3),
-        **kwargs,
-    }
-    algorithm = cls(OBSERVATION, action_spec, **arguments)
-    with torch.no_grad():
-        for name, parameter in algorithm.named_parameters():
-            if "temperature" not in name:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return algorithm
-
-
-def first_step(observation: torch.Tensor) -> TimeStep:
-    batch_size = len(observation)
-    return TimeStep(
-        step_type=torch.full((batch_size,), StepType.FIRST, dtype=torch.int32),
-        reward=torch.zeros(batch_size),
-        discount=torch.ones(batch_size),
-        observation=observation,
-        prev_action=torch.zeros(batch_size, 2),
-    )
-
 
 # Models of the return
 
@@ -500,85 +451,6 @@ def test_log_alpha_has_a_limit():
     assert alpha.item() == pytest.approx(math.exp(-1.0))
 
 
-def test_a_policy_keeps_near_to_its_prior():
-    prior = functools.partial(SquashedActorNetwork, fc_layer_params=(4,))
-    algorithm = make(prior_actor_ctor=prior, target_kld_per_dim=0.5)
-    assert not any(p.requires_grad for p in algorithm._prior.parameters())
-    assert algorithm._temperatures["continuous"].target_entropy == -1.0
-    observation = torch.randn(2000, 3) * 0 + torch.randn(3)
-    policy, _ = algorithm._policy(observation)
-    known, _ = algorithm._prior(observation)
-    relative = algorithm._sample(observation, policy).entropies.continuous
-    kl = distributions.kl_divergence(policy, known)[0]
-    assert relative.mean().item() == pytest.approx(-kl.item(), abs=0.1)
-    # The own policy as prior: nothing to pay.
-    algorithm._prior.forward = algorithm._policy.forward
-    same = algorithm._sample(observation, policy).entropies.continuous
-    torch.testing.assert_close(same, torch.zeros(2000), atol=1e-3, rtol=0.0)
-
-
-def saved_run(path, **settings):
-    """A run with parameters of its own, and the directory of its checkpoints."""
-    other = make(**settings)
-    Checkpointer(path).save(7, {"algorithm": other.state_dict()})
-    return other
-
-
-def test_a_prior_is_the_policy_of_another_run(tmp_path):
-    other = saved_run(tmp_path)
-    given = f"_policy@{tmp_path}"
-    algorithm = make(prior_actor_ctor=Actor, prior_checkpoint=given)
-    own = nest.map_structure(torch.clone, algorithm._policy.state_dict())
-    algorithm.setup_training()
-    expected = other._policy.state_dict()
-    loaded = algorithm._prior.state_dict()
-    assert loaded.keys() == expected.keys()
-    assert all(torch.equal(loaded[key], expected[key]) for key in expected)
-    assert not any(p.requires_grad for p in algorithm._prior.parameters())
-    # The policy itself begins as ever.
-    own_now = algorithm._policy.state_dict()
-    assert all(torch.equal(own_now[key], own[key]) for key in own)
-
-
-def test_a_prior_below_another_algorithm_is_loaded_too(tmp_path):
-    other = saved_run(tmp_path)
-    given = f"_policy@{tmp_path}"
-    sac = make(prior_actor_ctor=Actor, prior_checkpoint=given)
-    parent = Algorithm(name="parent")
-    parent.child = sac
-    parent.load_checkpoint_parts()
-    observation = torch.randn(4, 3)
-    torch.testing.assert_close(
-        sac._prior(observation)[0].loc, other._policy(observation)[0].loc
-    )
-
-
-def test_a_prior_that_cannot_be_loaded_is_an_error(tmp_path):
-    saved_run(tmp_path)
-
-    def load(prior_checkpoint, actor=Actor):
-        make(prior_actor_ctor=actor, prior_checkpoint=prior_checkpoint).setup_training()
-
-    with pytest.raises(CheckpointError, match=r"prior_checkpoint: .*Did you mean _pol"):
-        load(f"_polcy@{tmp_path}")
-    with pytest.raises(CheckpointError, match=r"prior_checkpoint: .*prefix@path"):
-        load(str(tmp_path))
-    with pytest.raises(CheckpointError, match=r"prior from .* does not fit Prior"):
-        load(f"_policy@{tmp_path}", functools.partial(Actor, fc_layer_params=(4,)))
-    with pytest.raises(ConfigError, match="prior_checkpoint has no effect: there is"):
-        make(prior_checkpoint=f"_policy@{tmp_path}")
-
-
-def test_priors_that_do_not_fit_are_refused():
-    with pytest.raises(ConfigError, match="prior_actor_ctor needs continuous actions"):
-        make(action_spec=MIXED, prior_actor_ctor=Actor)
-    memory = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
-    with pytest.raises(ConfigError, match="without memory"):
-        make(prior_actor_ctor=memory)
-    with pytest.raises(ConfigError, match=r"prior_actor_ctor: .* got ValueNetwork"):
-        make(prior_actor_ctor=lambda observation, _: ValueNetwork(observation))
-
-
 # Policies
 
 
@@ -659,130 +531,3 @@ def test_networks_begin_anew_once_in_a_period(cls):
         assert torch.equal(a, b)
     with pytest.raises(ValueError, match="parameter_reset_period must be positive"):
         make(parameter_reset_period=0)
-
-
-# Exploration
-
-
-@pytest.mark.parametrize("noise_ctor", [CorrelatedNoise, StateDependentNoise])
-@pytest.mark.parametrize(
-    "kind", [(SacAlgorithm, {}), (OacAlgorithm, {"max_divergence": 0.0})]
-)
-def test_the_rollout_draws_with_noise_that_lasts(kind, noise_ctor):
-    cls, settings = kind
-    algorithm = make(cls, exploration_noise_ctor=noise_ctor, **settings)
-    assert nest.is_empty(algorithm.train_state_spec)  # nothing is stored
-    inputs = first_step(torch.randn(1, 3).expand(400, 3))
-    state = algorithm.get_initial_rollout_state(400)
-    torch.manual_seed(0)
-    drawn = []
-    for _ in range(2):
-        step = algorithm.rollout_step(inputs, state)
-        drawn.append(step.output[:, 0].atanh())
-        state = step.state
-    correlation = torch.corrcoef(torch.stack(drawn))[0, 1].item()
-    assert correlation == pytest.approx(
-        0.9 if noise_ctor is CorrelatedNoise else 1.0, abs=0.05
-    )
-    policy, _ = algorithm._policy(inputs.observation)
-    assert drawn[1].mean().item() == pytest.approx(policy.loc[0, 0].item(), abs=0.1)
-    assert drawn[1].std().item() == pytest.approx(policy.scale[0, 0].item(), rel=0.1)
-
-
-def test_noise_of_a_policy_with_memory_and_discrete_parts():
-    actor = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
-    algorithm = make(
-        action_spec=MIXED,
-        actor_network_ctor=actor,
-        exploration_noise_ctor=StateDependentNoise,
-    )
-    state = algorithm.get_initial_rollout_state(2)
-    nest.assert_same_structure(state, algorithm.train_state_spec)
-    step = algorithm.rollout_step(first_step(torch.randn(2, 3)), state)
-    assert step.output["gear"].shape == (2,)
-    assert step.state.noise.age.tolist() == [1.0, 1.0]
-
-
-def test_noise_that_does_not_fit_is_refused():
-    with pytest.raises(ConfigError, match="no part of the action is continuous"):
-        make(action_spec=CHOICE, exploration_noise_ctor=StateDependentNoise)
-    with pytest.raises(
-        ConfigError, match="must build CorrelatedNoise, RepeatedNoise or"
-    ):
-        make(exploration_noise_ctor=lambda *sizes: GaussianNoise(sizes[0]))
-    beta = functools.partial(ActorDistributionNetwork, continuous_projection="beta")
-    with pytest.raises(ConfigError, match="Only normal distributions"):
-        make(actor_network_ctor=beta, exploration_noise_ctor=CorrelatedNoise)
-    with pytest.raises(ConfigError, match="GaussianNoise or OrnsteinUhlenbeckNoise"):
-        make(DdpgAlgorithm, exploration_noise_ctor=lambda n: CorrelatedNoise(n, 0))
-
-    class Plain(torch.nn.Module):
-        def forward(self, observation):
-            return ActorDistributionNetwork(OBSERVATION, BOX)(observation)[0]
-
-    with pytest.raises(ConfigError, match="needs features"):
-        make(
-            actor_network_ctor=lambda *specs: Plain(),
-            exploration_noise_ctor=StateDependentNoise,
-        )
-
-
-def test_optimism_moves_the_mean_along_the_slope_of_the_upper_bound():
-    smooth = functools.partial(Critic, activation="tanh")
-    algorithm = make(
-        OacAlgorithm,
-        critic_network_ctor=smooth,
-        optimism=2.0,
-        max_divergence=0.3,
-    )
-    observation = torch.randn(4, 3)
-    policy, _ = algorithm._policy(observation)
-    critic = algorithm._critics.online
-    moved = algorithm._optimistic(policy, critic.encode(observation)[0])
-
-    def upper_bound(u):
-        first, second = critic((observation, u.tanh()))[0].squeeze(-1).unbind(1)
-        return (first + second) / 2 + 2.0 * (first - second).abs() / 2
-
-    loc, variance = policy.loc.detach(), policy.scale.detach().square()
-    slope = torch.zeros_like(loc)
-    for i in range(2):
-        by = torch.zeros(2)
-        by[i] = 1e-2
-        slope[:, i] = (upper_bound(loc + by) - upper_bound(loc - by)).detach() / 2e-2
-    norm = (slope.square() * variance).sum(1, keepdim=True).sqrt()
-    expected = loc + math.sqrt(0.6) * variance * slope / norm
-    torch.testing.assert_close(moved.loc, expected, atol=2e-2, rtol=2e-2)
-    torch.testing.assert_close(moved.scale, policy.scale.detach())
-    # The divergence of the two is δ.
-    kl = distributions.kl_divergence(moved, distributions.detach(policy))
-    torch.testing.assert_close(kl, torch.full((4,), 0.3), atol=1e-3, rtol=0.0)
-    step = algorithm.rollout_step(
-        first_step(observation), algorithm.get_initial_rollout_state(4)
-    )
-    assert step.output.shape == (4, 2)
-
-
-def test_optimism_needs_continuous_actions():
-    with pytest.raises(ConfigError, match="moves the mean of continuous actions"):
-        make(OacAlgorithm, action_spec=MIXED)
-
-
-def test_some_actions_of_ddpg_are_random():
-    algorithm = make(
-        DdpgAlgorithm,
-        rollout_random_action=0.25,
-        exploration_noise_ctor=functools.partial(GaussianNoise, std=0.0),
-    )
-    observation = torch.randn(3).expand(2000, 3)
-    state = algorithm.get_initial_rollout_state(2000)
-    torch.manual_seed(0)
-    action = algorithm.rollout_step(first_step(observation), state).output
-    greedy = algorithm.predict_step(first_step(observation), state).output
-    is_random = (action != greedy).any(1)
-    assert is_random.float().mean().item() == pytest.approx(0.25, abs=0.03)
-    spread = action[is_random, 1]
-    assert spread.mean().item() == pytest.approx(5.0, abs=0.5)  # in [0, 10]
-    assert spread.std().item() == pytest.approx(10 / math.sqrt(12), abs=0.3)
-    with pytest.raises(ValueError, match="rollout_random_action must lie in"):
-        make(DdpgAlgorithm, rollout_random_action=2.0)
