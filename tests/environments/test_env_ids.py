@@ -103,6 +103,9 @@ def test_ids_of_known_packages_name_what_to_install(env_id, install, monkeypatch
         monkeypatch.setitem(sys.modules, module, None)
     for module in ("mo_gymnasium", "metaworld", "panda_gym"):
         monkeypatch.setitem(sys.modules, module, None)
+    # Another test may have imported the package.
+    registered = gymnasium.registry
+    monkeypatch.delitem(registered, env_id.partition(":")[2] or env_id, raising=False)
     with pytest.raises(ConfigError) as caught:
         find_spec(env_id)
     assert install in str(caught.value)
