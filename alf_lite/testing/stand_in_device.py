@@ -9,9 +9,9 @@ for the GPU cannot be seen in its results. Here both can be looked at without on
     assert not device.waits
 
 Tensors of this device hold real numbers, but like those of a GPU they are not on the
-CPU: numpy cannot read them, and they do not mix with tensors that are there. What is
-captured, as for a CUDA graph, is repeated operation by operation, on the memory and
-with the numbers of the capture.
+CPU: numpy cannot read them, and they do not mix with tensors that are there. Its random
+generators are those of the CPU under its name. What is captured, as for a CUDA graph,
+is repeated operation by operation, on the memory and with the numbers of the capture.
 """
 
 from __future__ import annotations
