@@ -43,6 +43,7 @@ def main() -> None:
     elif options.library == "sb3":
         _train_sb3(options.num_env_steps, options.device)
     else:
+        measuring.refuse(options, device="cpu")
         # The other defaults of the script are the sizes above.
         arguments = [
             f"--env-id={measuring.FRAMES}",

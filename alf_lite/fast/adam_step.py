@@ -153,23 +153,30 @@ def fused(optimizer: torch.optim.Adam) -> FusedAdamStep | None:
     parameters: list[Any] = groups[0]["params"]
     if len({(p.device, p.dtype) for p in parameters}) != 1:
         return None
-    if any(not optimizer.state.get(p) for p in parameters):
-        without = [p for p in parameters if p.grad is None]
-        # A graph cannot repeat torch's own step.
-        is_needed = parameters[0].device.type != "cpu"
-        if (
-            not _CAN_BEGIN
-            or (without and not is_needed)
-            or any(p.grad is not None and p.grad.is_sparse for p in parameters)
-        ):
-            return None
-        for parameter in without:
-            parameter.grad = torch.zeros_like(parameter)
-        # As torch's first step does, which would load its compiler.
-        optimizer._init_group(groups[0], *([] for _ in range(6)))
-        for parameter in without:
-            parameter.grad = None
+    has_begun = all(optimizer.state.get(p) for p in parameters)
+    if not has_begun and not _begin(optimizer, parameters):
+        return None
     return FusedAdamStep(optimizer)
+
+
+def _begin(optimizer: Any, parameters: list[Any]) -> bool:
+    """Makes the moments, as torch's first step does, which would load its compiler.
+
+    Returns:
+        Whether it could. On a CPU torch makes its own steps while a parameter had no
+        gradient so far; elsewhere it begins, too, as no graph can repeat those.
+    """
+    without = [p for p in parameters if p.grad is None]
+    if not _CAN_BEGIN or (without and parameters[0].device.type == "cpu"):
+        return False
+    if any(p.grad is not None and p.grad.is_sparse for p in parameters):
+        return False
+    for parameter in without:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer._init_group(optimizer.param_groups[0], *([] for _ in range(6)))
+    for parameter in without:
+        parameter.grad = None
+    return True
 
 
 def _decays_apart(optimizer: torch.optim.Adam) -> bool:
