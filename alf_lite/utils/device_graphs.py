@@ -43,7 +43,9 @@ _captures: list[str] = []  # what is captured now
 
 def is_traced() -> bool:
     """Whether a graph is being made of what runs: it must not look at numbers."""
-    return bool(_captures) or torch.compiler.is_compiling()
+    # In this order: what is compiled does not ask for captures, which would make it
+    # compile anew while one is on its way.
+    return torch.compiler.is_compiling() or bool(_captures)
 
 
 def check_captures(device: torch.device) -> None:

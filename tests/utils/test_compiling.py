@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from alf_lite.utils import device_graphs
 from alf_lite.utils.compiling import compiled
+from alf_lite.utils.device_graphs import is_traced
 
 
 class State(NamedTuple):
@@ -28,3 +30,11 @@ def test_named_tuples_come_whole():
         assert state.actor == ()
         assert state.noise.tolist() == [2.0, 2.0]
     assert result["x"].tolist() == [2.0, 2.0]
+
+
+def test_nothing_is_compiled_anew_in_a_capture(monkeypatch):
+    function = compiled(lambda x: x + 1 if is_traced() else x, backend="eager")
+    assert function(torch.zeros(1)).item() == 1.0
+    monkeypatch.setattr(device_graphs, "_captures", ["it"])
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert function(torch.zeros(1)).item() == 1.0
