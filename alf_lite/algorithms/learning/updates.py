@@ -41,6 +41,7 @@ from alf_lite.utils import summary
 from alf_lite.utils.diagnostics import diagnostics_if
 from alf_lite.utils.interruption import interruption
 from alf_lite.utils.ranks import ranks
+from alf_lite.utils.wide_products import largest_matrix, wide_products
 
 Nest = Any
 
@@ -76,6 +77,7 @@ class UpdateLoop:
         # A compiled function shall not be compiled anew for each recorded iteration.
         self._always_looks = compiles or algorithm.stops_updates_early
         self.num_updates = 0  # since the run began
+        self._largest_matrix = largest_matrix(algorithm.parameters())
         self._num_parts = config.gradient_accumulation
         if self._num_parts > 1:
             check_parts(algorithm)
@@ -117,7 +119,9 @@ class UpdateLoop:
             may_be_last = not left or algorithm.stops_updates_early
             is_recorded = records and may_be_last
             looks = self._always_looks or (may_be_last and (records or asks_all))
-            losses, norms = self._update(update, looks, is_recorded)
+            batch = next(filter(None, update))
+            with wide_products(batch.valid.numel(), self._largest_matrix):
+                losses, norms = self._update(update, looks, is_recorded)
             self._after_update(losses)
             for part in losses:
                 if update_priority is not None:
@@ -219,7 +223,10 @@ class UpdateLoop:
         """One gradient step on the sum of the gradients of parts of the batch."""
         assert update.batch is not None, "no offline loss, as was checked"
         algorithm, optimizers = self._algorithm, self._optimizers
-        loss_of = functools.partial(self._loss_of_part, looks=looks)
+
+        def loss_of(batch: TrainingBatch) -> BatchLoss:
+            return self._losses_of(Update(batch), looks)[0]
+
         together = accumulate_gradient(
             algorithm, update.batch, self._num_parts, loss_of, optimizers
         )
@@ -229,10 +236,6 @@ class UpdateLoop:
             wants_norms=wants_norms,
         )
         return [together], norms
-
-    def _loss_of_part(self, batch: TrainingBatch, looks: bool) -> BatchLoss:
-        (loss,) = self._losses_of(Update(batch), looks)
-        return loss
 
     def _update_by_graph(
         self, captured: CapturedUpdate, update: Update
@@ -249,10 +252,7 @@ class UpdateLoop:
         """One gradient step, of which nothing is recorded and nothing is read."""
         losses = self._losses_of(Update(*batches), self._always_looks)
         _step(
-            self._algorithm,
-            self._optimizers,
-            _total_loss(losses),
-            None,
+            *(self._algorithm, self._optimizers, _total_loss(losses), None),
             wants_norms=False,
             glances=False,
         )
