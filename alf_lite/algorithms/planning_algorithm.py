@@ -7,6 +7,7 @@ and how that is learnt, is a subclass's.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,7 @@ from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.checks import check_count, check_unit_interval
+from alf_lite.utils.wide_products import largest_matrix, wide_products
 
 Nest = Any
 
@@ -97,9 +99,15 @@ class PlanningAlgorithm(RLAlgorithm):
     @torch.no_grad()
     def _act(self, inputs: TimeStep, last: Tensor, noise: Tensor | None) -> AlgStep:
         value_fn, candidates = self._outlook(inputs.observation, noise)
-        plan = self._planner.optimize(value_fn, shifted(last), candidates, noise)
+        num_rows = len(last) * self._planner.num_samples
+        with wide_products(num_rows, self._largest_matrix):
+            plan = self._planner.optimize(value_fn, shifted(last), candidates, noise)
         action = self._first_action(plan, explores=noise is None)
         return AlgStep(output=self._actions.to_action(action), state=plan.mean)
+
+    @functools.cached_property
+    def _largest_matrix(self) -> int:
+        return largest_matrix(self.parameters())
 
     def _outlook(
         self, observation: Nest, noise: Tensor | None

@@ -1,7 +1,7 @@
 """Products of large matrices in torch that take the whole width of the processor.
 
-Since Zen 5, AMD's processors multiply 16 numbers at once. MKL, by which torch multiplies
-matrices, takes 8 on all of AMD's; oneDNN, which torch has for convolutions, takes all
+Since Zen 5, AMD's processors multiply 16 numbers at once. MKL, by which torch makes
+its products, takes 8 on all of AMD's; oneDNN, which torch has for convolutions, takes
 16 and is twice as fast. ``ALF_LITE_FAST=0`` in the environment leaves it to torch.
 """
 

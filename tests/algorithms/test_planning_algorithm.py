@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
+from torch import nn
 
 from alf_lite import nest
+from alf_lite.algorithms import planning_algorithm
 from alf_lite.algorithms.parts.trajectory_optimizers import CrossEntropy, RandomShooting
 from alf_lite.algorithms.planning_algorithm import PlanningAlgorithm
 from alf_lite.data_structures import StepType, TimeStep
@@ -55,6 +59,21 @@ def test_the_first_action_of_the_best_plan_is_taken():
     assert (step.output - 2 * observation).abs().max() < 0.1  # in the bounds
     assert (step.state - wanted_plan(observation)).abs().max() < 0.1
     assert not step.output.requires_grad
+
+
+def test_sequences_are_valued_within_wide_products_of_all_rows(monkeypatch):
+    asked = []
+
+    def wide_products(num_rows, largest):
+        asked.append((num_rows, largest))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(planning_algorithm, "wide_products", wide_products)
+    algorithm = following()
+    algorithm.model = nn.Linear(30, 20)
+    state = algorithm.get_initial_predict_state(2)
+    algorithm.predict_step(steps(torch.zeros(2, 2)), state)
+    assert asked == [(2 * 200, 30 * 20)]
 
 
 def test_predict_has_the_same_noise_and_rollout_another():
