@@ -53,8 +53,11 @@ class wide_products:  # noqa: N801 - used like a function
 
 
 def largest_matrix(parameters: Iterable[Tensor]) -> int:
-    """The number of weights of the largest layer; of ensembles, in one of [n, ., .]."""
-    shapes = [p.shape[-2:] for p in parameters if p.ndim in (2, 3)]
+    """The number of weights of the largest layer on a CPU; of ensembles, in one member.
+
+    0 if all are elsewhere, where nothing shall change.
+    """
+    shapes = [p.shape[-2:] for p in parameters if p.is_cpu and p.ndim in (2, 3)]
     return max((rows * columns for rows, columns in shapes), default=0)
 
 

@@ -57,6 +57,7 @@ def test_the_largest_layer():
     shapes = [(300,), (8, 6), (10, 5, 20), (64, 32, 8, 8), ()]
     assert largest_matrix(torch.zeros(shape) for shape in shapes) == 100
     assert largest_matrix([]) == 0
+    assert largest_matrix([torch.zeros(8, 6, device="meta")]) == 0
 
 
 @has_switch
