@@ -138,21 +138,28 @@ class BatchNorm(LinearMap):
             The same shape; of an ensemble [n, B, size].
         """
         x = x.float()  # sums need the precision
-        weight = self.weight
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         is_trained = weight.requires_grad and torch.is_grad_enabled()
         if self.training and (is_trained or _frozen_by_batch):
-            normalized = self._normalized_by_batch(x, is_trained)
+            centered, scale, shift = self._of_batch(x, is_trained)
+            if shift is not None:
+                bias = torch.addcmul(bias, weight, shift)
         else:
+            centered = x - self.running_mean
             scale = (self.running_variance + self._epsilon).rsqrt()
-            normalized = (x - self.running_mean) * scale
-        return torch.addcmul(self.bias, normalized, weight)
+        # What has a number for each feature alone comes first: it costs nothing.
+        return torch.addcmul(bias, centered, weight * scale)
 
     def forward_first(self, x: Tensor) -> Tensor:
         """What the first member makes of [B, size], by its running statistics."""
         scale = self.weight[0] * (self.running_variance[0] + self._epsilon).rsqrt()
         return torch.addcmul(self.bias[0], x - self.running_mean[0], scale)
 
-    def _normalized_by_batch(self, x: Tensor, is_trained: bool) -> Tensor:
+    def _of_batch(
+        self, x: Tensor, is_trained: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``x`` less its mean, and what it is multiplied by and moved by after that."""
         is_ensemble = self.weight.ndim == 3
         if is_ensemble and x.ndim == 2:
             x = x.expand(len(self.weight), *x.shape)
@@ -165,24 +172,28 @@ class BatchNorm(LinearMap):
         share = self._share_of_rows(x)
         if share is None:
             variance, mean = torch.var_mean(x, rows, correction=0, keepdim=True)
+            centered = x - mean
         else:
             mean = share @ x  # [1, size] or [n, 1, size]
-            variance = share @ (x - mean).square()
+            centered = x - mean
+            variance = share @ centered.square()
         if not is_ensemble:
             variance, mean = variance.flatten(), mean.flatten()
-        deviation = (variance + self._epsilon).sqrt()
-        normalized = (x - mean) / deviation
-        weight: Any = 1 - self._momentum
+        scale = (variance + self._epsilon).rsqrt()
+        shift: Tensor | None = None
+        momentum: Any = 1 - self._momentum
         if share is not None:
-            weight = weight * share.sum()  # 0 of a batch without valid rows
+            momentum = momentum * share.sum()  # 0 of a batch without valid rows
         with torch.no_grad():
             if self._renorm:
-                factor, shift = self._correction(mean, deviation)
+                factor, shift = self._correction(mean, scale.reciprocal())
             if is_trained:
-                self.running_mean.lerp_(mean, weight)
-                self.running_variance.lerp_(variance, weight)
+                self.running_mean.lerp_(mean, momentum)
+                self.running_variance.lerp_(variance, momentum)
                 self.num_batches += 1
-        return normalized * factor + shift if self._renorm else normalized
+        if self._renorm:
+            scale = scale * factor
+        return centered, scale, shift
 
     def _share_of_rows(self, x: Tensor) -> Tensor | None:
         """[1, B], what each row counts in a mean; None if all count alike."""
