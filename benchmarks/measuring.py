@@ -10,6 +10,8 @@ import argparse
 import contextlib
 import json
 import os
+import platform
+import re
 import resource
 import time
 from collections.abc import Sequence
@@ -349,6 +351,22 @@ def versions(*names: str) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def processor(cpu_info: str | None = None) -> str:
+    """Its name, and the generation of it, as Linux says them.
+
+    A second of one is not a second of another.
+    """
+    if cpu_info is None:
+        path = Path("/proc/cpuinfo")
+        cpu_info = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = re.findall(r"^(model name|cpu family)\s*: (.+)$", cpu_info, re.MULTILINE)
+    first = dict(reversed(found))
+    if "model name" not in first:
+        return platform.processor() or platform.machine()
+    family = first.get("cpu family")
+    return first["model name"] + ("" if family is None else f" (family {family})")
 
 
 def parse_options(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,10 +103,12 @@ def _machine(lines: Sequence[Line]) -> str:
     hours = sum(line["cpu_seconds"] for line in lines) / 3600
     used = ", ".join(sorted({line["commit"] for line in lines}))
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    known = Counter(line.get("processor", "not recorded") for line in lines)
+    processors = ", ".join(f"{name}: {n}" for name, n in sorted(known.items()))
     return (
-        f" ({hours:.1f} h of one core, {when}, commits {used}). Meanwhile the load of "
-        f"the machine was {min(loads):.1f} to {max(loads):.1f}: beside other work a "
-        "second of CPU does less."
+        f" ({hours:.1f} h of one core, {when}, commits {used}; runs by processor: "
+        f"{processors}). Meanwhile the load of the machine was {min(loads):.1f} to "
+        f"{max(loads):.1f}: beside other work a second of CPU does less."
     )
 
 

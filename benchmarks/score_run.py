@@ -167,6 +167,7 @@ def main() -> None:
         "wall_seconds": round(curve.seconds[1], 1),
         "peak_mib": round(measuring.peak_memory_mib()),
         "cores": [options.core] if options.core is not None else os.cpu_count(),
+        "processor": measuring.processor(),
         "load": [round(load[0], 2), round(os.getloadavg()[0], 2)],
         "versions": {
             "python": platform.python_version(),

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ def modules():
         patch.setenv("XLA_FLAGS", "")
         patch.syspath_prepend(str(BENCHMARKS))
         names = (
+            "measuring",
             "score_environments",
             "score_tasks",
             "score_run",
@@ -537,6 +539,23 @@ def test_significant_differences_are_named_on_both_sides(report, table):
         "alf_lite is significantly (p < 0.05) above: `dqn_cart_pole` SB3, our "
         "settings; below: `dqn_cart_pole` SB3, the zoo's settings.\n"
     )  # three seeds, as those of the other task, are too few
+
+
+def test_the_page_names_the_processors(modules, report):
+    job = modules["score_tasks"].SUITES["core"][0]
+    lines = [line_of(modules, job, seed) for seed in (100, 101, 102)]
+    lines[1]["processor"] = lines[2]["processor"] = "AMD EPYC (family 26)"
+    told = report._machine(lines)
+    assert "by processor: AMD EPYC (family 26): 2, not recorded: 1)" in told
+
+
+def test_a_processor_has_its_generation(modules):
+    text = "cpu family\t: 26\nmodel name\t: AMD EPYC\n"
+    processor = modules["measuring"].processor
+    assert processor(text + text.replace("26", "25")) == "AMD EPYC (family 26)"
+    assert processor("model name\t: Neoverse-V2\n") == "Neoverse-V2"
+    assert processor("") == (platform.processor() or platform.machine())
+    assert processor()
 
 
 def test_every_environment_has_a_scale(modules, scores):
