@@ -246,8 +246,13 @@ class _Task:
         slope = torch.zeros_like(action)
         for layers, own, is_it in zip(members, kept, are_smallest, strict=True):
             rows = is_it.nonzero().squeeze(1)  # the others have no slope
+            num_rows = len(rows)
+            # oneDNN makes and keeps code, 0.6 MiB, for each number of rows: let there
+            # be few. What is added is the first row, times 0.
+            rows = F.pad(rows, (0, -num_rows % 16))
             own = [x.index_select(0, rows) for x in own]
             to_value = share.index_select(0, rows).unsqueeze(1)
+            to_value[num_rows:] = 0
             found = pull_back(layers, own, to_value, columns=columns)
             slope.index_add_(0, rows, found)
         return value.squeeze(1), slope
