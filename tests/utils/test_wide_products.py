@@ -109,32 +109,58 @@ def test_products_are_exact_where_they_are_wide(shape):
         )
 
 
+class Watched:
+    """What updates are computed with, in the order of ``seen``."""
+
+    def calc_loss(self, info):
+        loss = super().calc_loss(info)
+        loss.loss.register_hook(lambda _: self.seen.append(precision()))
+        self.seen.append(precision())
+        return loss
+
+
+class WatchedDqn(Watched, alf_lite.DqnAlgorithm):
+    pass
+
+
+class WatchedPpo(Watched, alf_lite.PPOAlgorithm):
+    pass
+
+
+def trained_with(algorithm_class, network, **settings):
+    """All that was seen until the first update was made."""
+    algorithm = algorithm_class(
+        env=alf_lite.create_environment("CartPole-v1", num_parallel_environments=2),
+        config=alf_lite.TrainerConfig(num_iterations=100, random_seed=0, **settings),
+        **network,
+    )
+    algorithm.seen = []
+    while not algorithm.seen:
+        algorithm.train_iter()
+    assert len(algorithm.seen) > 1
+    return set(algorithm.seen)
+
+
 @has_switch
 @pytest.mark.parametrize(("num_units", "expected"), [(256, "bf16"), (32, "none")])
 def test_updates_of_large_networks_are_wide(faster, num_units, expected):
-    seen = []
-
-    class Watched(alf_lite.DqnAlgorithm):
-        def calc_loss(self, info):
-            loss = super().calc_loss(info)
-            loss.loss.register_hook(lambda _: seen.append(precision()))
-            seen.append(precision())
-            return loss
-
-    config = alf_lite.TrainerConfig(
-        num_iterations=100,
+    sizes = (num_units, num_units)
+    network = {"q_network_ctor": functools.partial(QNetwork, fc_layer_params=sizes)}
+    assert {expected} == trained_with(
+        *(WatchedDqn, network),
         mini_batch_size=64,
         unroll_length=4,
         initial_collect_steps=8,
-        random_seed=0,
     )
-    network = functools.partial(QNetwork, fc_layer_params=(num_units, num_units))
-    algorithm = Watched(
-        env=alf_lite.create_environment("CartPole-v1", num_parallel_environments=2),
-        config=config,
-        q_network_ctor=network,
-    )
-    while not seen:
-        algorithm.train_iter()
-    assert set(seen) == {expected}
-    assert len(seen) > 1
+
+
+@has_switch
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({"unroll_length": 64}, "bf16"), ({"unroll_episodes": 2}, "none")],
+    ids=["unrolls", "episodes"],
+)
+def test_batches_of_ever_new_sizes_are_not(faster, monkeypatch, settings, expected):
+    # oneDNN keeps code for each of them.
+    monkeypatch.setattr(module, "_LARGE", 1)
+    assert {expected} == trained_with(WatchedPpo, {}, **settings)

@@ -77,7 +77,8 @@ class UpdateLoop:
         # A compiled function shall not be compiled anew for each recorded iteration.
         self._always_looks = compiles or algorithm.stops_updates_early
         self.num_updates = 0  # since the run began
-        self._largest_matrix = largest_matrix(algorithm.parameters())
+        varies = config.unroll_episodes is not None  # oneDNN keeps code for each size
+        self._largest_matrix = 0 if varies else largest_matrix(algorithm.parameters())
         self._num_parts = config.gradient_accumulation
         if self._num_parts > 1:
             check_parts(algorithm)
