@@ -148,7 +148,7 @@ class BatchNorm(LinearMap):
         else:
             centered = x - self.running_mean
             scale = (self.running_variance + self._epsilon).rsqrt()
-        # What has a number for each feature alone comes first: it costs nothing.
+        # Both factors first: they are one number for each feature, not for each row.
         return torch.addcmul(bias, centered, weight * scale)
 
     def forward_first(self, x: Tensor) -> Tensor:
