@@ -99,7 +99,7 @@ class PlanningAlgorithm(RLAlgorithm):
     @torch.no_grad()
     def _act(self, inputs: TimeStep, last: Tensor, noise: Tensor | None) -> AlgStep:
         value_fn, candidates = self._outlook(inputs.observation, noise)
-        num_rows = len(last) * self._planner.num_samples
+        num_rows = last.shape[0] * self._planner.num_samples
         with wide_products(num_rows, self._largest_matrix):
             plan = self._planner.optimize(value_fn, shifted(last), candidates, noise)
         action = self._first_action(plan, explores=noise is None)

@@ -39,7 +39,11 @@ class wide_products:  # noqa: N801 - used like a function
     __slots__ = ("_is_on",)
 
     def __init__(self, num_rows: int, largest: int) -> None:
-        self._is_on = num_rows * largest >= _LARGE and _is_faster()
+        self._is_on = (
+            not torch.compiler.is_compiling()  # has no sizes
+            and num_rows * largest >= _LARGE
+            and _is_faster()
+        )
 
     def __enter__(self) -> None:
         # What somebody has set himself is left.

@@ -39,7 +39,7 @@ def following(**kwargs):
 
 
 def steps(observation):
-    shape = (len(observation),)
+    shape = observation.shape[:1]
     return TimeStep(
         step_type=torch.full(shape, int(StepType.MID), dtype=torch.int32),
         reward=torch.zeros(shape),
@@ -122,3 +122,20 @@ def test_what_it_is_built_with():
 def test_what_it_cannot_do_is_refused(change, error, message):
     with pytest.raises(error, match=message):
         following(**change)
+
+
+def test_a_plan_is_exported_for_any_number_of_rows():
+    algorithm = following()
+
+    class Policy(nn.Module):
+        def forward(self, observation, plan):
+            return algorithm.predict_step(steps(observation), plan).output
+
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(
+        Policy(),
+        (torch.zeros(3, 2), torch.zeros(3, 3, 2)),
+        dynamic_shapes=({0: batch}, {0: batch}),
+        strict=False,
+    )
+    assert program.module()(torch.zeros(5, 2), torch.zeros(5, 3, 2)).shape == (5, 2)
