@@ -170,13 +170,11 @@ class BatchNorm(LinearMap):
                 "larger mini-batches."
             )
         share = self._share_of_rows(x)
-        if share is None:
-            variance, mean = torch.var_mean(x, rows, correction=0, keepdim=True)
-            centered = x - mean
-        else:
-            mean = share @ x  # [1, size] or [n, 1, size]
-            centered = x - mean
-            variance = share @ centered.square()
+        # Torch's ``var_mean`` of columns takes 20 times as long as these.
+        mean = x.mean(rows, keepdim=True) if share is None else share @ x
+        centered = x - mean  # of a mean [1, size] or [n, 1, size]
+        square = centered.square()
+        variance = square.mean(rows, keepdim=True) if share is None else share @ square
         if not is_ensemble:
             variance, mean = variance.flatten(), mean.flatten()
         scale = (variance + self._epsilon).rsqrt()
