@@ -138,7 +138,8 @@ def simba_v2(
     """Features of unit length, moved on their sphere by a block for each size.
 
     Meant for ``weight_projection = "all"``: layers have no bias, a learnt gain takes
-    the place of their norms. Lee et al., "Hyperspherical Normalization for Scalable
+    the place of their norms. A product with gains ends the body, so that an output
+    layer with weights of length 1 can give any number. Lee et al., "Hyperspherical Normalization for Scalable
     Deep Reinforcement Learning" (SimbaV2), ICML 2025 (arXiv:2502.15280).
     """
     width, blocks = _one_width("simba_v2", layer_sizes), len(layer_sizes)
@@ -160,6 +161,8 @@ def simba_v2(
             )
             for _ in layer_sizes
         ),
+        MatrixProduct(width, width, num_members),
+        _Scaler(width, 1.0, 1.0, num_members),
     ]
 
 

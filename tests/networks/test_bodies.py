@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from alf_lite.algorithms.parts.weight_projection import WeightProjection
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.bodies import make_body
@@ -73,13 +74,32 @@ def test_simba_v2_is_what_its_paper_says():
     gain = np.sqrt(2 / width)
     h = unit(np.concatenate([x, np.full((5, 1), 3.0)], 1)) @ weights[0]
     h = unit(h * weights[1])  # a gain that starts at its own scale
-    for up, inner, down, step in np.array(weights[2:], dtype=object).reshape(2, 4):
+    *of_blocks, last, last_gain = weights[2:]
+    for up, inner, down, step in np.array(of_blocks, dtype=object).reshape(2, 4):
         assert inner.mean() == pytest.approx(gain / 2, abs=0.1)
         moved = unit(np.maximum(h @ up * inner, 0) @ down)
         alpha = step * np.sqrt(width) / (blocks + 1)
         h = unit(h + alpha * (moved - h))
     np.testing.assert_allclose(
-        network(torch.from_numpy(x)).numpy(force=True), h, atol=1e-5
+        network(torch.from_numpy(x)).numpy(force=True), h @ last * last_gain, atol=1e-5
+    )
+
+
+def test_simba_v2_gives_any_number_with_all_weights_of_length_1():
+    torch.manual_seed(0)
+    critics = ParallelMLP(2, 3, (16, 16), 1, body="simba_v2")
+    projection = WeightProjection("all", critics)
+    adam = torch.optim.Adam(critics.parameters(), 0.01)
+    for _ in range(200):
+        x = torch.randn(64, 3)
+        loss = (critics(x)[..., 0] - 5 * x[:, 0].sign()).square().mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        projection.apply()
+    values = critics(torch.tensor([[2.0, 0.0, 0.0], [-2.0, 0.0, 0.0]]))[..., 0]
+    torch.testing.assert_close(
+        values, torch.tensor([[5.0, -5.0]] * 2), atol=1.0, rtol=0
     )
 
 
