@@ -60,7 +60,7 @@ from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.networks.batch_norm import trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.utils.checks import check_choice, check_positive
+from alf_lite.utils.checks import check_choice, check_left_out, check_positive
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
@@ -89,7 +89,7 @@ class CqlLossInfo(NamedTuple):
 class CqlAlgorithm(SacAlgorithm):
     """CQL for nests of continuous and discrete actions."""
 
-    # Kumar et al. 2020, appendix F.
+    # Kumar et al. 2020, appendix F; there the policy's rate is smaller.
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
     )
@@ -107,6 +107,7 @@ class CqlAlgorithm(SacAlgorithm):
         backup: Backup = "expected",
         offline_rows_only: bool = False,
         cql_alpha_optimizer: Optimizer | None = None,
+        use_entropy_reward: None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`SacAlgorithm` for what is not here.
@@ -123,6 +124,7 @@ class CqlAlgorithm(SacAlgorithm):
             offline_rows_only: conservative about rows of offline buffers, not about the
                 run's own steps, whose mistakes are found out.
             cql_alpha_optimizer: of α; None: ``optimizer`` trains it.
+            use_entropy_reward: has no effect, ``backup`` says it.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
@@ -131,7 +133,11 @@ class CqlAlgorithm(SacAlgorithm):
         check_positive(
             cql_temperature=cql_temperature, num_sampled_actions=num_sampled_actions
         )
-        super().__init__(*specs, **kwargs)
+        check_left_out(
+            f"{type(self).__name__}.backup says what targets hold of the entropy",
+            use_entropy_reward=use_entropy_reward,
+        )
+        super().__init__(*specs, use_entropy_reward=backup == "soft", **kwargs)
         set_coefficients(self, _cql_temperature=cql_temperature)
         self._num_sampled_actions = num_sampled_actions
         self._importance_weighted = importance_weighted

@@ -10,9 +10,11 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
+from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
@@ -25,6 +27,7 @@ from tests.replayed_steps import (
     OBSERVATION,
     info_of,
     update,
+    windows,
 )
 
 LINE = BoundedTensorSpec((1,), torch.float32, -1, 1)
@@ -185,3 +188,29 @@ def test_a_learnt_weight_holds_the_gap_at_its_threshold():
     update(algorithm, steps, 400)
     loss = algorithm.calc_loss(info_of(algorithm, steps))
     assert loss.extra.gap.mean().item() == pytest.approx(1.5, abs=0.05)
+
+
+@pytest.mark.parametrize("head", [QuantileHead(5), CategoricalHead(-5.0, 5.0, 11)])
+@pytest.mark.parametrize("backup", ["expected", "max", "soft"])
+def test_targets_of_a_model_of_the_return_have_what_the_backup_says(backup, head):
+    algorithm = make(LINE, return_model=head, backup=backup)
+    steps = windows(LINE)
+    info = info_of(algorithm, steps).sac
+    num_outputs = info.q.shape[-1]
+    value, bonus = info.next_value[..., :num_outputs], 0.0
+    if backup == "soft":
+        bonus = info.next_value[..., num_outputs]
+    assert info.next_value.shape[-1] == num_outputs + (backup == "soft")
+    _, td_error = algorithm._critic_loss(algorithm._align(info, "next_value"))
+    # What the means are off by, of rows that start a transition. The atoms of the
+    # categorical head end at 5, so it is moved less where they are cut off.
+    target = info.reward + info.discount * (head.mean(value) + bonus)
+    wanted = (head.mean(info.q) - target.unsqueeze(-1)).abs().mean(-1)
+    torch.testing.assert_close(td_error()[:, :3], wanted[:, :3], atol=0.1, rtol=0.1)
+
+
+def test_that_the_backup_says_what_targets_hold_is_told():
+    with pytest.raises(
+        ConfigError, match=r"use_entropy_reward has no effect: .*backup"
+    ):
+        make(use_entropy_reward=False)
