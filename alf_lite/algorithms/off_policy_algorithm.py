@@ -38,6 +38,7 @@ from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_left_out, check_positive, check_unit_interval
+from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
@@ -475,6 +476,7 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
             self._network_ctors, (self._policy, self._critics.online), strict=True
         ):
             network.load_state_dict(ctor().to(self.device).state_dict())
+            ranks.broadcast_(network.state_dict().values())  # each drew its own
         if self._projection is not None:
             self._projection.apply()
         self._critics.target_updater.copy()

@@ -45,6 +45,7 @@ from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils.progress import Progress, follow_progress
+from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import LinearScheduler
 from tests.algorithms.actor_critics import GAMMA, Actor, make
 from tests.replayed_steps import (
@@ -531,3 +532,20 @@ def test_networks_begin_anew_once_in_a_period(cls):
         assert torch.equal(a, b)
     with pytest.raises(ValueError, match="parameter_reset_period must be positive"):
         make(parameter_reset_period=0)
+
+
+def test_networks_that_begin_anew_are_those_of_the_first_rank(monkeypatch):
+    """Each rank draws by a generator of its own."""
+    algorithm = make(parameter_reset_period=1)
+    algorithm.setup_training()
+
+    def of_the_first(tensors):
+        for tensor in tensors:
+            tensor.fill_(0.25)
+
+    monkeypatch.setattr(ranks, "broadcast_", of_the_first)
+    algorithm.after_update((), ())
+    networks = algorithm._policy, algorithm._critics.online, algorithm._critics.target
+    for network in networks:
+        for parameter in network.parameters():
+            assert parameter.eq(0.25).all()
