@@ -98,6 +98,12 @@ class DistillationAlgorithm(BcAlgorithm):
                 f"{self._name}: the teacher needs what the environment observes. Let "
                 "TrainerConfig.data_transformer_ctor begin with @UntransformedTimeStep."
             )
+        if stages & {TransformStage.HINDSIGHT, TransformStage.SYMMETRY}:
+            raise ConfigError(
+                f"{self._name}: the teacher labels what the environment observes, which "
+                "hindsight and symmetries replace by other steps. Leave them out of "
+                "TrainerConfig.data_transformer_ctor."
+            )
 
     def preprocess_experience(
         self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo

@@ -17,6 +17,7 @@ from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers import ObservationNormalizer, UntransformedTimeStep
+from alf_lite.data_transformers.symmetries import Reflection, SymmetryTransformer
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
@@ -168,3 +169,6 @@ def test_what_does_not_fit_is_an_error():
     student(blind, sensors)  # sees all that it needs
     with pytest.raises(ConfigError, match="begin with @UntransformedTimeStep"):
         student(env, sensors, ObservationNormalizer)
+    mirror = functools.partial(SymmetryTransformer, symmetries=[Reflection()])
+    with pytest.raises(ConfigError, match="hindsight and symmetries replace"):
+        student(env, sensors, [UntransformedTimeStep, mirror])
