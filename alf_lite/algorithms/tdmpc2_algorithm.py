@@ -32,6 +32,7 @@ Differences from the reference code:
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from alf_lite import nest
+from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.critics import TargetUpdater
 from alf_lite.algorithms.parts.return_heads import TwoHotHead
@@ -390,7 +392,8 @@ class Tdmpc2Algorithm(PlanningAlgorithm):
     def after_update(self, root_inputs: TimeStep, info: Tdmpc2Info) -> None:
         """Moves Q⁻ and S."""
         self._updater.forward()
-        values = info.policy_value.detach()
+        valid = valid_steps(root_inputs.step_type)
+        values = torch.where(valid, info.policy_value.detach(), math.nan)
         if ranks.size > 1:  # of the batches of all
             values = ranks.gather(values)
         self._scale.lerp_(value_range(values), 0.01)
@@ -418,10 +421,13 @@ def squashed(
 
 
 def value_range(values: Tensor) -> Tensor:
-    """max(1, p95 − p5) of any number of values, what S moves towards."""
+    """max(1, p95 − p5) of any number of values, what S moves towards.
+
+    NaN stands for none: its row starts no transition.
+    """
     ends = torch.linspace(0.05, 0.95, 2, device=values.device)
-    low, high = values.flatten().quantile(ends)
-    return (high - low).clamp(min=1.0)
+    low, high = values.flatten().nanquantile(ends)
+    return (high - low).nan_to_num(1.0).clamp(min=1.0)
 
 
 def discount_of(episode_length: int) -> float:

@@ -86,6 +86,16 @@ def test_the_scale_follows_the_range_of_the_values():
     info = tdmpc2_algorithm.Tdmpc2Info(*[values.unsqueeze(0)] * 6)
     algorithm.after_update(_steps(1, 11), info)
     assert algorithm._scale.item() == pytest.approx(1.17)
+    # A row that starts no transition, and a batch without others
+    steps = _steps(1, 12)
+    steps.step_type[0, 11] = int(StepType.LAST)
+    more = torch.cat([values, torch.tensor([500.0])]).unsqueeze(0)
+    algorithm._scale.fill_(1.0)
+    algorithm.after_update(steps, tdmpc2_algorithm.Tdmpc2Info(*[more] * 6))
+    assert algorithm._scale.item() == pytest.approx(1.17)
+    steps.step_type.fill_(int(StepType.LAST))
+    algorithm.after_update(steps, tdmpc2_algorithm.Tdmpc2Info(*[more] * 6))
+    assert algorithm._scale.item() == pytest.approx(1.17, abs=0.01)
 
 
 def test_the_scale_is_that_of_the_batches_of_all_ranks(monkeypatch):
