@@ -22,6 +22,7 @@ from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from tests.replayed_steps import update, windows
 
 OBSERVATION = TensorSpec((3,))
 BOX = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)
@@ -127,6 +128,18 @@ def test_there_are_no_targets():
         assert torch.equal(a, b)
     with pytest.raises(ConfigError, match="target_update_period has no effect"):
         crossq(target_update_period=2)
+
+
+def test_a_normalized_actor_follows_the_batches_that_it_is_trained_on():
+    actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,), body="xqc")
+    algorithm = crossq(actor_network_ctor=actor, actor_update_period=3)
+    moved = []
+    for _ in range(6):
+        before = [buffer.clone() for buffer in algorithm._policy.buffers()]
+        update(algorithm, windows(BOX))
+        after = list(algorithm._policy.buffers())
+        moved.append(not all(map(torch.equal, before, after)))
+    assert moved == [False, False, True] * 2
 
 
 @pytest.mark.parametrize("action_spec", [BOX, CHOICE], ids=["box", "choice"])
