@@ -100,9 +100,9 @@ class DistillationAlgorithm(BcAlgorithm):
             )
         if stages & {TransformStage.HINDSIGHT, TransformStage.SYMMETRY}:
             raise ConfigError(
-                f"{self._name}: the teacher labels what the environment observes, which "
-                "hindsight and symmetries replace by other steps. Leave them out of "
-                "TrainerConfig.data_transformer_ctor."
+                f"{self._name}: the teacher labels what the environment observes, and "
+                "hindsight and symmetries replace that by other steps. Leave them out "
+                "of TrainerConfig.data_transformer_ctor."
             )
 
     def preprocess_experience(

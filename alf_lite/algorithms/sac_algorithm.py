@@ -272,11 +272,10 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
     ) -> AlgStep:
         """Values the actions that were taken and those that the policy would take."""
         observation, action = inputs.observation, rollout_info.action
-        is_due, sample = self._actor_updates.is_due, None
+        is_due = self._actor_updates.is_due
         with torch.set_grad_enabled(is_due and torch.is_grad_enabled()):
             policy, actor_state = self._policy(observation, state.actor)
-        if is_due:
-            sample = self._sample(observation, policy)
+        sample = self._sample(observation, policy) if is_due else None
         features, critic_state = self._critics.online.encode(observation, state.critic)
         next_policy: Nest = ()
         if self._is_recurrent:

@@ -139,8 +139,9 @@ def simba_v2(
 
     Meant for ``weight_projection = "all"``: layers have no bias, a learnt gain takes
     the place of their norms. A product with gains ends the body, so that an output
-    layer with weights of length 1 can give any number. Lee et al., "Hyperspherical Normalization for Scalable
-    Deep Reinforcement Learning" (SimbaV2), ICML 2025 (arXiv:2502.15280).
+    layer with weights of length 1 can give any number. Lee et al., "Hyperspherical
+    Normalization for Scalable Deep Reinforcement Learning" (SimbaV2), ICML 2025
+    (arXiv:2502.15280).
     """
     width, blocks = _one_width("simba_v2", layer_sizes), len(layer_sizes)
     inside, gain = _EXPANSION * width, math.sqrt(2 / width)

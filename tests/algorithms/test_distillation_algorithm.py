@@ -170,5 +170,5 @@ def test_what_does_not_fit_is_an_error():
     with pytest.raises(ConfigError, match="begin with @UntransformedTimeStep"):
         student(env, sensors, ObservationNormalizer)
     mirror = functools.partial(SymmetryTransformer, symmetries=[Reflection()])
-    with pytest.raises(ConfigError, match="hindsight and symmetries replace"):
+    with pytest.raises(ConfigError, match="hindsight and symmetries replace that"):
         student(env, sensors, [UntransformedTimeStep, mirror])
