@@ -9,7 +9,7 @@ import itertools
 import json
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,8 @@ def page(store: Path, say: Any = lambda text: None) -> str:
         parts.append(f"![Curves of all seeds](score_benchmark_{suite}.png)\n")
         parts.append("\n".join(_rows(table, _BASELINES[suite])) + "\n")
         parts.append(_significant(table, _BASELINES[suite]))
+        parts += _absent(suite, table)
+        parts += _beside_the_zoo(table) if suite == "core" else []
         parts += _published(suite)
         parts += _aggregate(suite, table)
     template = (scores.STORE / "page.md").read_text(encoding="utf-8")
@@ -152,20 +154,71 @@ def _rows(table: Table, baseline: str) -> list[str]:
 
 
 def _significant(table: Table, baseline: str) -> str:
-    """Names the rows with p < 0.05, on both sides."""
-    found: dict[bool, list[str]] = {True: [], False: []}
+    """Names the rows with p < 0.05, on both sides, and those that Holm's test keeps."""
+    found: dict[str, tuple[float, float]] = {}  # P, p
     for task, methods in table.items():
         for method, runs in methods.items():
             if method == baseline or baseline not in methods:
                 continue
             base, other = _ends(methods[baseline]), _ends(runs)
-            if exact_p(base, other) < _LEVEL:
-                chance = float(probability_of_improvement(base, other))
-                found[chance > 0.5].append(f"`{task}` {_NAMES.get(method, method)}")
-    better, worse = (", ".join(found[side]) or "nowhere" for side in (True, False))
-    return (
-        f"{baseline} is significantly (p < {_LEVEL}) above: {better}; below: {worse}.\n"
+            chance = float(probability_of_improvement(base, other))
+            name = f"`{task}` {_NAMES.get(method, method)}"
+            found[name] = chance, exact_p(base, other)
+    below = {name for name, (_, p) in found.items() if p < _LEVEL}
+    sides = (
+        {n for n in below if (found[n][0] > 0.5) == side} for side in (True, False)
     )
+    better, worse = (_named(found, side) for side in sides)
+    kept = holm({name: p for name, (_, p) in found.items()})
+    return (
+        f"{baseline} is significantly (p < {_LEVEL}) above: {better}; below: {worse}. "
+        f"With Holm's correction for the {len(found)} rows: {_named(found, kept)}.\n"
+    )
+
+
+def _named(names: Iterable[str], chosen: set[str]) -> str:
+    return ", ".join(name for name in names if name in chosen) or "nowhere"
+
+
+def holm(p_values: dict[str, float]) -> set[str]:
+    """Those significant together: the smallest p of m below 0.05 / m, and so on."""
+    kept: set[str] = set()
+    for k, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        if p >= _LEVEL / (len(p_values) - k):
+            break
+        kept.add(name)
+    return kept
+
+
+def _absent(suite: str, table: Table) -> list[str]:
+    tasks = dict.fromkeys(job.task for job in score_tasks.SUITES[suite])
+    absent = ", ".join(f"`{task}`" for task in tasks if task not in table)
+    return [f"No run yet: {absent}.\n"] if absent else []
+
+
+def _beside_the_zoo(table: Table) -> list[str]:
+    """P over the tasks for which the zoo means longer runs, and over the others."""
+    groups: dict[bool, list[tuple[str, float]]] = {True: [], False: []}
+    for task, methods in table.items():
+        if {"alf_lite", "sb3_zoo"} <= methods.keys():
+            ours, zoo = methods["alf_lite"], methods["sb3_zoo"]
+            chance = float(probability_of_improvement(_ends(ours), _ends(zoo)))
+            is_longer = score_tasks.ZOO_STEPS[task] > zoo[0]["num_steps"]
+            groups[is_longer].append((task, chance))
+    told = [
+        f"{about} {np.mean([chance for _, chance in found]):.2f} ("
+        + ", ".join(f"`{task}`" for task, _ in found)
+        + ")"
+        for about, found in (
+            (
+                "of those for which the zoo means longer runs",
+                groups[True],
+            ),
+            ("of the others", groups[False]),
+        )
+        if found
+    ]
+    return [f"P against the zoo's settings, the mean of tasks: {'; '.join(told)}.\n"]
 
 
 def _versus(base: np.ndarray, other: np.ndarray, baseline: str) -> str:
@@ -288,6 +341,7 @@ def _aggregate(suite: str, table: Table) -> list[str]:
             for pair in comparison.improvements(found)
         ]
         rows.append(f"\n{title}, how often a run is better: {'; '.join(pairs)}.")
+    rows.append(f"\n{_without_one(ends)}")
     tasks = ", ".join(f"`{task}`" for task in common)
     return [
         f"Over {tasks} (those with {_MIN_SEEDS} seeds of every method), where a policy "
@@ -296,6 +350,28 @@ def _aggregate(suite: str, table: Table) -> list[str]:
         f"![Means, profiles](score_benchmark_{suite}_all.png)\n",
         "\n".join(rows) + "\n",
     ]
+
+
+def _without_one(each: Sequence[comparison.Scores]) -> str:
+    """How far the first IQM is above the others' if one task is left out."""
+
+    def iqm(of: comparison.Scores, task: str) -> float:
+        rest = [values for name, values in of.scaled.items() if name != task]
+        return float(interquartile_mean(np.concatenate(rest)))
+
+    first, *others = each
+    told = []
+    for other in others:
+        above = {t: iqm(first, t) - iqm(other, t) for t in first.scaled}
+        least, most = (
+            min(above, key=above.__getitem__),
+            max(above, key=above.__getitem__),
+        )
+        told.append(
+            f"{above[least]:.2f} (without `{least}`) to {above[most]:.2f} (without "
+            f"`{most}`) above {other.label}"
+        )
+    return f"If a task is left out, the IQM of {first.label} is {'; '.join(told)}."
 
 
 def _estimate(number: comparison.IntervalEstimate) -> str:
@@ -339,12 +415,15 @@ def _draw_curves(suite: str, table: Table) -> None:
                 num_steps = runs[0]["num_steps"]
                 means = [_at_share(share)(task, runs).mean() for share in _SHARES]
                 axes.plot(_SHARES * num_steps, means, **style)
+                axes.set_xticks(num_steps * np.linspace(0, 1, 3))
                 beside = num_steps * (1.06 + 0.05 * names.index(name))
                 axes.scatter([beside] * len(runs), _ends(runs), 5, style["color"])
         if common:
             _draw_efficiency(all_axes[len(table)], common, styles)
         for axes in all_axes:
             axes.tick_params(labelsize=6)
+        figure.supxlabel("updates" if suite == "offline" else "steps", fontsize=7)
+        figure.supylabel("mean return", fontsize=7)
         for axes in all_axes[num_panels:]:
             axes.set_visible(False)
         pictures.legend(figure, styles)

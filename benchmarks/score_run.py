@@ -142,7 +142,7 @@ def main() -> None:
         job = job._replace(num_steps=options.num_steps)
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
-    load = os.getloadavg()
+    load, trained_by = os.getloadavg(), commit()
     curve, operative = Curve(job), ""
     if job.is_ours:
         operative = train_alf_lite(job, options.seed, options.data, curve)
@@ -173,7 +173,7 @@ def main() -> None:
             "python": platform.python_version(),
             **measuring.versions(*measuring.PACKAGES),
         },
-        "commit": commit(),
+        "commit": trained_by,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
     }
     print("\n" + json.dumps(line), file=sys.__stdout__, flush=True)

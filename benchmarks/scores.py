@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import functools
 import json
+import math
 import os
 import signal
 import statistics
@@ -69,11 +70,22 @@ def say(text: str) -> None:
 
 
 def read(store: Path, suite: str) -> list[dict[str, Any]]:
-    """All lines of a suite; a last one that was broken off is none."""
+    """All lines of a suite; a last one that was broken off is none.
+
+    One that cannot be read is empty.
+    """
     file = store / f"{suite}.jsonl"
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     whole = text[: text.rfind("\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()]
+    return [_parsed(line) for line in whole.splitlines() if line.strip()]
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def hash_of(job: Job) -> str | None:
@@ -93,6 +105,8 @@ def _hash_of(suite: str, task: str, method: str) -> str | None:
 
 def why_not(line: dict[str, Any]) -> str | None:
     """Why a line does not count; None if it does."""
+    if not line:
+        return "it is no line of JSON"
     if line.get("format") != score_run.FORMAT:
         return f"format {line.get('format')}, expected {score_run.FORMAT}"
     job = score_tasks.find(line["suite"], line["task"], line["method"])
@@ -104,6 +118,8 @@ def why_not(line: dict[str, Any]) -> str | None:
         return f"settings {line['settings']}, the conf has {hash_of(job)} now"
     if not line["scores"] or line["steps"][-1] < job.num_steps:
         return "it ended without its last evaluation"
+    if not all(map(math.isfinite, line["scores"])):
+        return "a score of it is no number"
     return None
 
 
@@ -135,7 +151,7 @@ def _of_others(store: Path, suite: str) -> Iterator[dict[str, Any]]:
     names = {hash_of(job): job for job in score_tasks.SUITES[suite]}
     for other in score_tasks.SUITES:
         for line in read(store, other) if other != suite else ():
-            job = names.get(line["settings"])
+            job = names.get(line.get("settings"))
             if job is not None and line["seed"] in job.seeds:
                 of = {"suite": suite, "task": job.task, "method": job.method}
                 yield line | of

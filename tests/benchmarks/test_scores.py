@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import math
 import os
 import platform
 import signal
@@ -224,12 +225,18 @@ def test_lines_that_do_not_count_are_skipped_with_a_sentence(modules, scores, tm
         good | {"settings": "000000000000"},
         good | {"scores": [], "steps": []},
         good | {"scores": [1.0], "steps": [5000]},
+        good | {"scores": [math.nan] * 10},
+        {"format": 0, "suite": "core"},
         good,
     ]
     for line in [good, *bad]:
         scores.append(tmp_path, line)
+    other = tmp_path / "offline.jsonl"
+    other.write_text('{"format": 0}\n')  # looked through for equal settings, too
     with (tmp_path / "core.jsonl").open("a") as file:
+        file.write('\n{"format": 1, "su\n')  # an empty and a torn one
         file.write('{"format": 1, "su')  # broken off
+    bad.append({})
     lines, notes = scores.counted(tmp_path, "core")
     assert lines == [good]
     assert len(notes) == len(bad)
@@ -237,7 +244,8 @@ def test_lines_that_do_not_count_are_skipped_with_a_sentence(modules, scores, tm
         notes,
         [
             *("format 0", "does not have it", "does not have it", "9.9", "settings 0"),
-            *("last evaluation", "last evaluation", "earlier line"),
+            *("last evaluation", "last evaluation", "no number", "format 0"),
+            *("earlier line", "no line of JSON"),
         ],
         strict=True,
     ):
@@ -537,8 +545,43 @@ def test_significant_differences_are_named_on_both_sides(report, table):
         runs[method] = [runs[method][0] | {"scores": [score + i]} for i in range(5)]
     assert report._significant(table, "alf_lite") == (
         "alf_lite is significantly (p < 0.05) above: `dqn_cart_pole` SB3, our "
-        "settings; below: `dqn_cart_pole` SB3, the zoo's settings.\n"
+        "settings; below: `dqn_cart_pole` SB3, the zoo's settings. With Holm's "
+        "correction for the 4 rows: `dqn_cart_pole` SB3, our settings, `dqn_cart_pole` "
+        "SB3, the zoo's settings.\n"
     )  # three seeds, as those of the other task, are too few
+
+
+def test_holm_stops_at_the_first_that_is_not_small_enough(report):
+    # 0.05 / 4 = 0.0125, / 3 = 0.0167, / 2 = 0.025
+    p = {"a": 0.012, "b": 0.06, "c": 0.016, "d": 0.024}
+    assert report.holm(p) == {"a", "c", "d"}
+    assert report.holm(p | {"c": 0.017}) == {"a"}
+    assert report.holm({}) == set()
+
+
+def test_tasks_with_longer_runs_in_the_zoo_are_told_apart(report, table):
+    table["ppo_hopper"] = {
+        name: [line | {"num_steps": 300_000} for line in runs]
+        for name, runs in table["dqn_cart_pole"].items()
+    }
+    table["ppo_hopper"]["sb3_zoo"] = [
+        line | {"scores": [-1.0]} for line in table["ppo_hopper"]["sb3_zoo"]
+    ]
+    [text] = report._beside_the_zoo(table)
+    assert "longer runs 1.00 (`ppo_hopper`); of the others" in text
+    assert text.endswith("(`dqn_cart_pole`, `ppo_recurrent_cart_pole`).\n")
+
+
+def test_what_one_task_makes_of_the_lead_is_told(report):
+    def of(label, first, second):
+        found = {"a": np.full(3, first), "b": np.full(3, second)}
+        return comparison.Scores(label, found, found)
+
+    text = report._without_one([of("ours", 0.9, 0.5), of("theirs", 0.4, 0.6)])
+    assert text == (
+        "If a task is left out, the IQM of ours is -0.10 (without `a`) to 0.50 "
+        "(without `b`) above theirs."
+    )
 
 
 def test_the_page_names_the_processors(modules, report):
