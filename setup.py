@@ -27,6 +27,9 @@ def readme() -> str:
 
 
 setup(
+    # Type checkers follow a path of an editable installation, not the import hook that
+    # the place of the confs asks for otherwise.
+    options={"editable_wheel": {"mode": "compat"}},
     long_description=readme(),
     long_description_content_type="text/markdown",
     # The confs live at the top of the repository, where people look for them, and are
