@@ -375,6 +375,16 @@ RULES = (
         "unroll_length={unroll_length} to train on: make it shorter.",
     ),
     Rule(
+        lambda on_policy, mini_batch_length, unroll_length, unroll_episodes: (
+            on_policy
+            and mini_batch_length
+            and unroll_length % mini_batch_length
+            and not unroll_episodes
+        ),
+        "TrainerConfig.mini_batch_length={mini_batch_length} must divide the "
+        "unroll_length={unroll_length}, which {algorithm} cuts into such sequences.",
+    ),
+    Rule(
         lambda unrolls_with_grad, epochs, num_updates_per_train_iter: (
             unrolls_with_grad and max(epochs or 1, num_updates_per_train_iter or 1) > 1
         ),

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from alf_lite.config import rules
 from alf_lite.config.bindings import bound_value, note_used, value_in_force
 from alf_lite.config.configurables import configurable
-from alf_lite.config.values import UNSET, declared, field_problems, ranged
+from alf_lite.config.values import UNSET, as_in_a_conf, declared, field_problems, ranged
 from alf_lite.errors import ConfigError
 
 # How many updates an iteration makes: the one that is given, or else declared.
@@ -263,6 +263,10 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         self._take_declared()
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if (plain := as_in_a_conf(value)) is not value:
+                object.__setattr__(self, field.name, plain)
         problems = field_problems(self)
         if "device" not in problems and not (
             re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", self.device)

@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 import numbers
+import os
 import types
 import typing
 from typing import Any, Literal, Union
@@ -42,6 +43,24 @@ _NAMES = {
     str: "a string in quotes",
     type(None): "None",
 }
+
+
+def as_number(value: Any) -> Any:
+    """Numbers of numpy as Python's; all else as it is."""
+    is_one = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+    return value.item() if is_one else value
+
+
+def as_in_a_conf(value: Any) -> Any:
+    """Numbers of numpy as Python's, and paths as strings; all else as it is."""
+    value = as_number(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value) in (list, tuple):
+        found = [as_in_a_conf(item) for item in value]
+        is_same = all(a is b for a, b in zip(found, value, strict=True))
+        return value if is_same else type(value)(found)
+    return value
 
 
 def fits(value: Any, annotation: Any) -> bool:

@@ -10,7 +10,9 @@ type** of its first argument: a subclass has no row, and is computed by its meth
 is an object of which a method was replaced. A twin is asked at every call and looks at
 what it stands for: parts of other types, hooks, layers that were put in the place of
 others, other devices or precisions, and operations that are recorded or transformed
-are no concern of it: it returns ``NotImplemented``, and the body runs.
+are no concern of it: it returns ``NotImplemented``, and the body runs. What nobody
+notices is another method on a shipped class itself, ``PPOAlgorithm.calc_loss = f``:
+derive a class.
 
 ``ALF_LITE_FAST=0`` in the environment empties the table. A subclass that changes no
 equation may have rows of its own:

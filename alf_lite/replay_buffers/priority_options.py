@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -77,7 +78,7 @@ class PriorityOptions(FollowsProgress):
                 schedule = as_scheduler(value)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{name}: {error}") from error
-            if callable(value):
+            if not isinstance(value, numbers.Real):
                 object.__setattr__(self, name, schedule)  # it is frozen
             # A function that is no scheduler is asked when its value is wanted.
             tells = isinstance(value, Scheduler) or not callable(value)

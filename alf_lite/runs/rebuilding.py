@@ -22,6 +22,7 @@ from alf_lite.config import (
     bindings,
     configurables,
     default_settings,
+    values,
 )
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
@@ -222,6 +223,7 @@ class ConfWriter:
         self, scope: str, value: Any, statements: dict[str, str]
     ) -> str | None:
         """The value as a conf writes it; None if it cannot be written."""
+        value = values.as_number(value)
         if bindings.is_literal(value):
             return repr(value)
         if isinstance(value, list | tuple | Mapping):

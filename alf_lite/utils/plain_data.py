@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +43,8 @@ def to_plain(value: Any, path: str) -> Any:
         return tensor.contiguous().clone() if is_view else tensor
     if type(value) in _LEAVES:
         return value
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return value.item()
     if isinstance(value, dict):
         return {
             _plain_key(key, path): to_plain(item, f"{path}[{key!r}]")

@@ -53,6 +53,7 @@ def derive_seed(seed: int, *keys: str | int) -> int:
 
 def seed_everything(seed: int) -> None:
     """Seeds Python's, NumPy's global and all of torch's generators."""
+    seed = int(seed)  # not one of numpy's, which Python's generator refuses
     random.seed(seed)
     # Environments of other people draw from the global generator.
     np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002

@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import numbers
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -405,10 +406,10 @@ def as_scheduler(value: Scheduled | Tensor) -> Callable[[], float]:
     """
     if isinstance(value, Tensor) and value.numel() == 1:
         value = float(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return ConstantScheduler(float(value))
     if isinstance(value, list | tuple) and any(_is_point(point) for point in value):
-        return Schedule(LinearScheduler(value, "percent"))
+        return Schedule(_linear(value))
     if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"expected a number or a scheduler, got {value!r}. In a conf, a scheduler "
@@ -458,7 +459,9 @@ def set_coefficients(instance: Any, **values: Scheduled | None) -> None:
     for name, value in values.items():
         schedule = None if value is None else as_scheduler(value)
         if schedule is None or isinstance(schedule, ConstantScheduler):
-            vars(instance)[name] = value
+            # One of numpy's would decide the type of what it is multiplied by.
+            is_plain = value is None or isinstance(value, int | float | Tensor)
+            vars(instance)[name] = value if is_plain else schedule()
         else:
             vars(instance).setdefault("_scheduled", {})[name] = schedule
 
@@ -478,13 +481,21 @@ def initial_value(instance: Any, name: str) -> Any:
     return getattr(instance, name) if schedule is None else value_at_start(schedule)
 
 
+def _linear(points: Sequence[tuple[float, float]]) -> LinearScheduler:
+    """Without a configurable call, whose errors name the conf's ``LinearScheduler``."""
+    scheduler = object.__new__(LinearScheduler)
+    vars(scheduler).update(schedule=points, progress_type="percent")
+    scheduler.__post_init__()
+    return scheduler
+
+
 def _is_point(value: object) -> bool:
     return isinstance(value, list | tuple)
 
 
 def _is_finite_number(value: object) -> bool:
     return (
-        isinstance(value, int | float)
+        isinstance(value, numbers.Real)
         and not isinstance(value, bool)
         and math.isfinite(value)
     )

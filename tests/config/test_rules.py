@@ -222,3 +222,12 @@ def test_hooks_that_change_environments_need_them_here():
     rules.check(given, "hooks", hooks_of_environments=[])
     with pytest.raises(ConfigError, match="where LevelReplay cannot change them"):
         rules.check(given, "hooks", hooks_of_environments=["LevelReplay"])
+
+
+def test_sequences_divide_an_unroll_before_anything_is_collected():
+    fields = {"unroll_length": 100, "mini_batch_length": 30, "mini_batch_size": 8}
+    with create_environment("CartPole-v1", 2) as env:
+        with pytest.raises(ConfigError, match="mini_batch_length=30 must divide the"):
+            PPOAlgorithm(env=env, config=config(**fields)).setup_training()
+        fine = config(**fields | {"mini_batch_length": 25})
+        PPOAlgorithm(env=env, config=fine).setup_training()

@@ -4,11 +4,13 @@ import dataclasses
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import gin
+import numpy as np
 import pytest
 
-from alf_lite.config import TrainerConfig
+from alf_lite.config import TrainerConfig, values
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.trainer import Trainer
 from tests.config import documented_fields
@@ -118,6 +120,26 @@ def test_a_whole_number_as_a_float_is_shown_as_an_int():
     message = problem_with(num_env_steps=1e5)
     assert "got 100000.0, expected an int, >= 0: write 100_000" in message
     assert "write" not in problem_with(num_env_steps=0.5)
+
+
+def test_numbers_of_numpy_and_paths_are_what_a_conf_would_say():
+    config = TrainerConfig(
+        num_env_steps=np.int64(500),
+        random_seed=np.int64(3),
+        epsilon_greedy=np.float32(0.5),
+        evaluate=np.bool_(True),
+        root_dir=Path("runs/x"),
+    )
+    assert [type(config.num_env_steps), type(config.random_seed)] == [int, int]
+    assert (config.num_env_steps, config.random_seed) == (500, 3)
+    assert type(config.epsilon_greedy) is float
+    assert config.evaluate is True
+    assert config.root_dir == "runs/x"
+    both = values.as_in_a_conf([Path("a"), np.float64(0.5), "b"])
+    assert both == ["a", 0.5, "b"]
+    assert type(both[1]) is float
+    with pytest.raises(ConfigError, match="num_env_steps"):
+        TrainerConfig(num_env_steps=np.float64(0.5))
 
 
 @pytest.mark.parametrize("name", ["unroll_length", "num_threads", "mini_batch_size"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from alf_lite.replay_buffers.priority_options import PriorityOptions
+from alf_lite.utils.progress import Progress, follow_progress
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import LinearScheduler
 
@@ -106,6 +107,15 @@ def test_exponents_may_be_schedules():
     options = PriorityOptions(alpha=lambda: 1.0, beta=lambda: next(beta), eps=0)
     assert corrections(options, [1, 4]) == pytest.approx([1, 0.25**0.4])
     assert corrections(options, [1, 4]) == pytest.approx([1, 0.25])
+
+
+def test_exponents_may_be_points_over_the_run():
+    progress = Progress()
+    options = PriorityOptions(alpha=1.0, beta=((0.0, 0.4), (1.0, 1.0)), eps=0)
+    follow_progress([options], progress)
+    for share, beta in ((0.0, 0.4), (0.5, 0.7), (1.0, 1.0)):
+        progress.percent = share
+        assert corrections(options, [1, 4]) == pytest.approx([1, 0.25**beta])
 
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])

@@ -21,7 +21,7 @@ from alf_lite.config import files as config_files
 from alf_lite.environments import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.runs.rebuilding import given_in_python
+from alf_lite.runs.rebuilding import ConfWriter, given_in_python
 from alf_lite.tools import player
 from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.trainer import Trainer
@@ -140,6 +140,14 @@ def test_a_setting_that_was_given_in_python_is_written_down(tmp_path):
     assert run(train.main, f"--root_dir={tmp_path}") == 0
     longer = "--gin_param=TrainerConfig.num_iterations = 3"
     assert run(train.main, f"--root_dir={tmp_path}", longer) == 0
+
+
+def test_a_conf_writes_numbers_of_numpy_as_its_own():
+    writer = ConfWriter()
+    writer.bind("Adam.lr", np.float64(0.5))
+    writer.bind("f.sizes", (np.int64(3), np.float32(0.25)))
+    assert writer.statements == {"Adam.lr": "0.5", "f.sizes": "[3, 0.25]"}
+    assert not writer.left_out
 
 
 # Programs of one file

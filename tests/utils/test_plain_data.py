@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from alf_lite.errors import CheckpointError
-from alf_lite.utils.plain_data import check_like, check_numbers, check_plain
+from alf_lite.utils.plain_data import (
+    check_like,
+    check_numbers,
+    check_plain,
+    to_plain,
+)
 
 EXAMPLE = {
     "count": 3,
@@ -87,3 +93,14 @@ def test_lists_that_repeat_themselves_are_looked_at_once():
     check_numbers(doubled(100), "state")
     with pytest.raises(CheckpointError, match="a set is no plain data"):
         check_plain([doubled(100), {1}], "state")
+
+
+def test_numbers_of_numpy_are_kept_as_numbers():
+    given = {"best": np.float64(0.5), "count": np.int32(3), "flags": [np.bool_(True)]}
+    kept = to_plain(given, "state")
+    assert kept == {"best": 0.5, "count": 3, "flags": [True]}
+    assert [type(x) for x in (kept["best"], kept["count"], kept["flags"][0])] == [
+        *(float, int, bool)
+    ]
+    with pytest.raises(TypeError, match=r"state\['x'\]: a checkpoint cannot hold"):
+        to_plain({"x": np.zeros(2)}, "state")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import gin
+import numpy as np
 import pytest
 import torch
 
+from alf_lite.config.errors import called_configurables
 from alf_lite.utils.progress import Progress
 from alf_lite.utils.schedulers import (
+    Coefficient,
     ConstantScheduler,
     CyclicalScheduler,
     ExponentialScheduler,
@@ -17,6 +20,7 @@ from alf_lite.utils.schedulers import (
     StepScheduler,
     as_scheduler,
     extreme_values,
+    set_coefficients,
     value_at_start,
 )
 
@@ -93,6 +97,30 @@ def test_numbers_and_functions_become_schedulers():
     scheduler = ConstantScheduler(1.0)
     assert as_scheduler(scheduler) is scheduler
     assert as_scheduler(lambda: 7.0)() == 7.0
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert as_scheduler(np.float32(0.5))() == 0.5
+    points = as_scheduler(((0.0, np.float32(1.0)), (np.float64(1.0), 0.0)))
+    assert value_at_start(points) == 1.0
+
+    class Learner:
+        rate = Coefficient()
+
+    learner = Learner()
+    set_coefficients(learner, rate=np.float32(0.25))
+    assert type(learner.rate) is float
+    assert learner.rate == 0.25
+
+
+def test_wrong_points_are_not_blamed_on_the_schedulers_of_the_conf():
+    try:
+        gin.parse_config("LinearScheduler.schedule = [(0, 1.0), (1, 0.0)]")
+        with pytest.raises(ValueError, match="must lie in") as error:
+            as_scheduler(((0.0, 1.0), (100.0, 0.0)))
+    finally:
+        gin.clear_config()
+    assert not called_configurables(error.value)
 
 
 def test_a_scheduler_is_shared_by_runs_that_do_not_disturb_each_other():
