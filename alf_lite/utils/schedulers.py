@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
+from alf_lite.config.values import as_number
 from alf_lite.utils.progress import FollowsProgress, Progress, followers
 
 __all__ = [
@@ -460,8 +461,7 @@ def set_coefficients(instance: Any, **values: Scheduled | None) -> None:
         schedule = None if value is None else as_scheduler(value)
         if schedule is None or isinstance(schedule, ConstantScheduler):
             # One of numpy's would decide the type of what it is multiplied by.
-            is_plain = value is None or isinstance(value, int | float | Tensor)
-            vars(instance)[name] = value if is_plain else schedule()
+            vars(instance)[name] = as_number(value)
         else:
             vars(instance).setdefault("_scheduled", {})[name] = schedule
 
