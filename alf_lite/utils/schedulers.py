@@ -18,6 +18,7 @@ import abc
 import contextlib
 import dataclasses
 import itertools
+import inspect
 import math
 import numbers
 from bisect import bisect_right
@@ -418,6 +419,7 @@ def as_scheduler(value: Scheduled | Tensor) -> Callable[[], float]:
         )
     if isinstance(value, Scheduler) and not isinstance(value, ConstantScheduler):
         return Schedule(value)
+    _check_asks_for_nothing(value)
     return value
 
 
@@ -479,6 +481,22 @@ def initial_value(instance: Any, name: str) -> Any:
     """That of a coefficient at the start of a run, wherever this one is now."""
     schedule = scheduled(instance).get(name)
     return getattr(instance, name) if schedule is None else value_at_start(schedule)
+
+
+def _check_asks_for_nothing(function: Callable[..., Any]) -> None:
+    """Raises TypeError if it needs arguments, as schedules of other libraries do."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise TypeError(
+            f"{function!r}: a function that gives a value is called without arguments: "
+            f"{error}. Give points over the run, ((0.0, 0.001), (1.0, 0.0)), or a "
+            "scheduler."
+        ) from None
 
 
 def _linear(points: Sequence[tuple[float, float]]) -> LinearScheduler:

@@ -113,6 +113,11 @@ def test_numbers_of_numpy_are_numbers():
     assert learner.rate == 0.25
 
 
+def test_a_function_of_the_progress_is_refused_with_what_to_write():
+    with pytest.raises(TypeError, match=r"without arguments.*'left'.* Give points"):
+        as_scheduler(lambda left: 0.1 * left)
+
+
 def test_wrong_points_are_not_blamed_on_the_schedulers_of_the_conf():
     try:
         gin.parse_config("LinearScheduler.schedule = [(0, 1.0), (1, 0.0)]")
