@@ -17,8 +17,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import itertools
 import inspect
+import itertools
 import math
 import numbers
 from bisect import bisect_right
