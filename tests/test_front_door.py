@@ -24,7 +24,7 @@ from alf_lite.bin import train as train_program
 from alf_lite.config import files as config_files
 from alf_lite.data_transformers import ObservationNormalizer, RewardNormalizer
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.networks import (
     ActorDistributionNetwork,
     LSTMEncodingNetwork,
@@ -398,6 +398,16 @@ def test_evaluations_take_what_makes_an_environment():
         for env in (batch, single):
             returns = alf_lite.evaluate(algorithm, env, 2, seed=5).returns
             assert alf_lite.evaluate(algorithm, env, 2, seed=5).returns == returns
+
+
+def test_one_object_is_not_evaluated_in_while_something_else_plays_in_it():
+    algorithm, single = make(), gymnasium.make("CartPole-v1")
+    with pytest.raises(EnvError, match=r"environment 1 of 2 is the same CartPoleEnv"):
+        alf_lite.evaluate(algorithm, lambda: single, 2)
+    batch = alf_lite.create_environment(lambda: single)
+    with batch, pytest.raises(EnvError, match="environment 0 of another batch"):
+        alf_lite.evaluate(algorithm, single, 2)
+    assert alf_lite.evaluate(algorithm, single, 2).mean > 0
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
 import numpy as np
@@ -31,6 +33,9 @@ _logger = logging.getLogger(__name__)
 
 _REWARD_TYPES = (float, np.float64)
 
+_batches: weakref.WeakSet[SerialVectorEnv] = weakref.WeakSet()  # of this process
+_batches_lock = threading.Lock()
+
 
 class SerialVectorEnv(BatchOfSingleEnvs):
     """Steps its environments in turn, with little overhead.
@@ -46,7 +51,8 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             it is reset.
 
     Raises:
-        EnvError: if an environment cannot be built or their spaces differ.
+        EnvError: if an environment cannot be built, their spaces differ, or two of them
+            are the same object, here or in another batch that is open.
     """
 
     def __init__(
@@ -67,22 +73,35 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         self._has_infos = bool(self._info_keys)
         self._last_infos: Sequence[Any] = ()
         self._last_observations: Sequence[Any] = ()
+        owners = _owners()
         try:
-            self._set_spaces([self._build(i, fn) for i, fn in enumerate(env_fns)])
+            self._set_spaces(
+                [self._build(i, fn, owners) for i, fn in enumerate(env_fns)]
+            )
         except BaseException:
             self.close()
             raise
+        with _batches_lock:
+            _batches.add(self)
 
     def _build(
-        self, index: int, env_fn: Callable[[], gymnasium.Env]
+        self, index: int, env_fn: Callable[[], gymnasium.Env], owners: dict[int, _Owner]
     ) -> single_env.EnvDescription:
+        where = f"environment {index} of {self.num_envs}"
         try:
             env = env_fn()
             description = single_env.describe_env(env)
+            inner = env.unwrapped
         except single_env.ENV_FAILURES as error:
-            single_env.raise_env_error(
-                f"environment {index} of {self.num_envs}: the constructor", error
+            single_env.raise_env_error(f"{where}: the constructor", error)
+        if id(inner) in owners:  # and is not closed: it belongs to the other one
+            raise EnvError(
+                f"{where} is the same {type(inner).__name__} object as "
+                f"{owners[id(inner)].name}: each would break off the other's "
+                "episodes. Return a new environment at every call, as in "
+                "lambda: MyEnv(), or close() the environments that it belongs to."
             )
+        owners[id(inner)] = _Owner(inner, f"environment {index}")
         self.envs.append(env)
         return description
 
@@ -114,6 +133,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
+        self._check_open()
         self._seeds = seeds = single_env.seeds_of_reset(seed, self.num_envs)
         self._num_steps = 0
         self._unfreeze()
@@ -251,6 +271,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
     def restore_episodes(
         self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
     ) -> tuple[tuple, dict[int, str]]:
+        self._check_open()
         reasons = {}
         self._seeds = seeds
         for i, saved in episodes.items():
@@ -297,6 +318,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes all environments, also when some of them raise."""
+        self._steps = self._usual_steps = [_step_closed] * self.num_envs
         for i in range(len(self.envs)):
             self._close_one(i)
 
@@ -318,6 +340,10 @@ class SerialVectorEnv(BatchOfSingleEnvs):
                 return observation, info
             except single_env.ENV_FAILURES as error:
                 seed = self._recover(index, "reset()", error, seed)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            _step_closed(None)
 
     # Environments that fail
 
@@ -436,6 +462,24 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         single_env.raise_env_error(self._at_step(index, "step()"), error)
 
 
+class _Owner(NamedTuple):
+    """Which environment of a batch an object is."""
+
+    env: Any  # held, so that its id is not given to another one
+    name: str
+
+
+def _owners() -> dict[int, _Owner]:
+    """The innermost environments of all open batches, which wrappers share, by id."""
+    with _batches_lock:
+        batches = [batch for batch in _batches if not batch.closed]
+    return {
+        id(env.unwrapped): _Owner(env.unwrapped, f"environment {i} of another batch")
+        for batch in batches
+        for i, env in enumerate(batch.envs)
+    }
+
+
 def _stack(rows: Sequence[Any], column: Column) -> np.ndarray:
     """As ``column.stack``, decided here in most cases."""
     try:
@@ -449,3 +493,11 @@ def _stack(rows: Sequence[Any], column: Column) -> np.ndarray:
 def _stay(result: tuple[Any, ...], action: Any) -> tuple[Any, ...]:
     """The step of an environment that is frozen."""
     return result
+
+
+def _step_closed(action: Any) -> NoReturn:
+    """The step of an environment that is closed."""
+    raise EnvError(
+        "these environments are closed: close() was called, as a training does at its "
+        "end. Make new ones."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -149,7 +150,7 @@ def _environment(
     if isinstance(env, str):
         made = create_environment(env, number, seed)
     elif is_single or callable(env):
-        ctor = (lambda: env) if is_single else env
+        ctor = functools.partial(_KeptOpen, env) if is_single else env
         made = create_environment("", number, seed, env_ctor=ctor)
     else:
         raise ConfigError(
@@ -159,8 +160,13 @@ def _environment(
     try:
         yield made
     finally:
-        if not is_single:
-            made.close()
+        made.close()
+
+
+class _KeptOpen(gymnasium.Wrapper):
+    """An environment that stays open when the batch that it is in is closed."""
+
+    def close(self) -> None: ...
 
 
 def _check_specs(policy: TrainedPolicy, env: Environment) -> None:

@@ -145,6 +145,11 @@ def test_what_is_wrong_is_named(env, message):
     assert re.search(message, problems_of(env)), problems_of(env)
 
 
+def test_a_function_that_returns_one_object_again_and_again_is_a_problem():
+    env = GoodEnv()
+    assert "is the same GoodEnv object as environment 0" in problems_of(lambda: env)
+
+
 def test_what_may_be_meant_is_a_warning():
     outside = check_env(Outside, seconds=0.0)
     assert outside.is_usable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 
 import gymnasium
 import numpy as np
@@ -293,3 +294,69 @@ def test_an_old_api_environment_that_also_returns_five_things_elsewhere_is_isola
 def test_the_number_of_seeds_must_fit():
     with pytest.raises(ValueError, match="expected 2 seeds, got 1"):
         SerialVectorEnv([make] * 2).reset(seed=[1])
+
+
+# One object in two places
+
+
+def limited(env):
+    return gymnasium.wrappers.TimeLimit(env, 5)
+
+
+def test_an_environment_that_is_made_twice_is_named_also_below_wrappers():
+    shared = CountingEnv()
+    for second in (lambda: shared, lambda: limited(shared)):
+        with pytest.raises(
+            EnvError, match="environment 2 of 3 is the same CountingEnv "
+        ):
+            SerialVectorEnv([CountingEnv, lambda: shared, second])
+
+
+def test_an_environment_of_an_open_batch_is_refused_and_stays_open():
+    closed = []
+
+    class Closing(FaultEnv):
+        def close(self):
+            closed.append(self)
+
+    shared = Closing()
+    batch = SerialVectorEnv([FaultEnv, lambda: shared])
+    with pytest.raises(EnvError, match="environment 1 of another batch"):
+        SerialVectorEnv([lambda: limited(shared)])
+    assert not closed
+    batch.close()
+    other = SerialVectorEnv([lambda: shared])
+    del other, batch
+    gc.collect()
+    SerialVectorEnv([lambda: shared]).reset()
+
+
+def test_a_new_environment_of_the_open_batch_counts_after_a_failure():
+    built = []
+
+    def make_failing():
+        built.append(FaultEnv("raise", 1))
+        return built[-1]
+
+    batch = SerialVectorEnv(
+        [make_failing], num_retries=2, renew_fns=[make_failing], info_keys=None
+    )
+    batch.reset()
+    for _ in range(3):
+        batch.step(np.zeros(1, int))
+    first, last = built[0], built[-1]
+    assert first is not last
+    SerialVectorEnv([lambda: first])  # is closed, and belongs to nobody
+    with pytest.raises(EnvError, match="of another batch"):
+        SerialVectorEnv([lambda: last])
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_what_is_closed_says_so(num_envs):
+    env = SerialVectorEnv([make] * num_envs)
+    env.reset(seed=0)
+    env.step(np.zeros(num_envs, int))
+    env.close()
+    for call in (env.reset, lambda: env.step(np.zeros(num_envs, int))):
+        with pytest.raises(EnvError, match="these environments are closed"):
+            call()
