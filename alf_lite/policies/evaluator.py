@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -22,6 +23,9 @@ from alf_lite.utils.game_results import GAME_KEYS, Opposition, SeatRecord
 from alf_lite.utils.statistics import bootstrap_ci95
 
 Nest = Any
+_logger = logging.getLogger(__name__)
+
+_MANY_STEPS = 100_000  # of one episode, which may have no end at all
 
 
 class PlayedGame(NamedTuple):
@@ -193,7 +197,7 @@ def evaluate(
         ``games`` holds what it tells of games against opponents.
     """
     quota = quotas(env.batch_size, num_episodes)
-    tally = _Tally(algorithm, quota, seed, metrics, env.opposition)
+    tally = _Tally(algorithm, env, quota, seed, metrics)
     with random_state.preserved(), torch.inference_mode(), eval_mode(algorithm):
         if seed is not None:
             random_state.seed_everything(seed)
@@ -225,21 +229,23 @@ class _Tally:
     def __init__(
         self,
         algorithm: RLContract,
+        env: Environment,
         quota: np.ndarray,
         seed: int | None,
         metrics: Sequence[EpisodeMetric],
-        opposition: Opposition | None,
     ) -> None:
         weights = algorithm.reward_weights  # [D] or None
         self._reward_weights = None if weights is None else weights.double().cpu()
         self._quota = quota
         self._seed = seed
-        self._opposition = opposition
+        self._env_name = env.name
+        self._opposition: Opposition | None = env.opposition
         self._games: list[list[float]] = []  # as GAME_KEYS
         self._folds = [EpisodeFold(metric, len(quota)) for metric in metrics]
         num_environments = len(quota)
         self._finished = np.zeros(num_environments, dtype=np.int64)
         self._length = np.zeros(num_environments, dtype=np.int64)
+        self._num_unwatched = _MANY_STEPS  # until an episode may be as long
         self._was_last = np.zeros(num_environments, dtype=bool)
         self._return: np.ndarray | None = None  # [B] or [B, D], float64
         self._info_sum: dict[str, np.ndarray] = {}
@@ -278,7 +284,24 @@ class _Tally:
             self._episodes[b].append(episode._replace(game=self._game(played)))
             self._finished[b] += 1
             is_any_full |= bool(self._finished[b] == self._quota[b])
+        self._num_unwatched -= 1
+        if self._num_unwatched == 0:
+            self._watch_lengths()
         return is_any_full
+
+    def _watch_lengths(self) -> None:
+        """Says once that an episode has gone on for very long, if one has."""
+        lengths = np.where(self.is_done | self._was_last, 0, self._length)
+        b = int(lengths.argmax())
+        self._num_unwatched = _MANY_STEPS - int(lengths[b])
+        if self._num_unwatched <= 0:  # and is never 0 again
+            self._num_unwatched = -1
+            _logger.warning(
+                "Environment %d of %s was stepped %s times without the end of its "
+                "episode. Without a time limit it may never come: use gymnasium."
+                "wrappers.TimeLimit or create_environment(..., max_episode_steps=...).",
+                *(b, self._env_name, f"{_MANY_STEPS:,}"),
+            )
 
     def _game(self, played: list[float]) -> PlayedGame | None:
         """Counts a game, as GAME_KEYS, if it is one against somebody."""

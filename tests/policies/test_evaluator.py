@@ -205,6 +205,18 @@ def test_recurrent_state_starts_at_zero_in_every_episode():
     assert [state[1] for state in states][:6] == [0, 1, 2, 3, 0, 1]
 
 
+def test_an_episode_without_an_end_is_told_once(monkeypatch, caplog):
+    monkeypatch.setattr("alf_lite.policies.evaluator._MANY_STEPS", 20)
+    run(ScriptedEnvironment([lambda i: (15, 1), lambda i: (20, 1)]), 6)
+    assert not caplog.messages
+    lengths = [lambda i: (7, 1), lambda i: (3 if i == 0 else 70, 1)]
+    run(ScriptedEnvironment(lengths), 4)
+    (message,) = caplog.messages
+    assert "Environment 1 of " in message
+    assert "was stepped 20 times without the end" in message
+    assert "create_environment(..., max_episode_steps=...)" in message
+
+
 def test_confidence_interval_covers_the_mean_at_its_nominal_rate():
     generator = np.random.default_rng(0)
     covered = 0
