@@ -684,7 +684,7 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
             r"observation\['position'\]: expected shape \[3\].*got \[4\]",
         ),
         (
-            {"position": np.zeros((2, 3)), "mode": np.zeros(5, int)},
+            {"position": np.zeros((2, 3)), "mode": np.full(5, 3)},
             ValueError,
             "of different batches",
         ),
@@ -703,6 +703,15 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
             ValueError,
             r"observation\['position'\]: expected finite numbers, got nan",
         ),
+        *[
+            (
+                {"position": np.zeros(3), "mode": mode},
+                ValueError,
+                r"observation\['mode'\]: expected an integer from 3 to 6, as in "
+                rf"Discrete\(4, start=3\), got {mode}",
+            )
+            for mode in (2, 7)
+        ],
     ],
 )
 def test_a_wrong_observation_is_named(policy_run, wrong, error, message):

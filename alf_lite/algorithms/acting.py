@@ -178,7 +178,8 @@ class TrainedPolicy:
             what the environment's ``step`` takes, with [B, ...] if the observation has.
 
         Raises:
-            ValueError: if the shape or the keys are others than those of the spec.
+            ValueError: if the shape or the keys are others than those of the spec, or
+                an integer is out of range.
             TypeError: if it is not numbers, or these are of another kind.
         """
         tensors, batch_size = self._to_tensors(observation)
@@ -343,6 +344,7 @@ class TrainedPolicy:
             name = "".join(["observation", *(f"[{key!r}]" for key in keys)])
             array, sizes[name] = self._checked(name, leaf, keys, array)
             recorded = self._values.observations[keys]
+            recorded.check_range(name, array)
             values = np.array(recorded.to_agent(array))
             tensors.append(torch.from_numpy(values).to(leaf.dtype))
         if len(set(sizes.values())) > 1:

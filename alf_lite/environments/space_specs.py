@@ -195,8 +195,33 @@ class RecordedLeaf:
         self, leaf: SpaceLeaf, offset: Any, box: spaces.Box | None = None
     ) -> None:
         self.dtype = leaf.dtype
+        self._space = leaf.space
         self._offset = offset
         self._rescaling = None if box is None else rescaling(box)
+
+    def check_range(self, name: str, array: np.ndarray) -> None:
+        """Raises ValueError, if recorded integers cannot be of this space.
+
+        A Box is only a promise, as where environments are stepped; what its dtype
+        cannot hold is none of it.
+
+        Args:
+            name: for the message.
+            array: [N, ...], numbers.
+        """
+        is_box = isinstance(self._space, spaces.Box)
+        if self.dtype.kind == "f" or (is_box and array.dtype == self.dtype):
+            return
+        low, high = _integer_range(self._space, self.dtype)
+        wrong = (array < low) | (array > high)
+        if wrong.any():
+            where = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            ends = [np.broadcast_to(end, array.shape)[where] for end in (low, high)]
+            element = "".join(f"[{i}]" for i in where[1:])
+            raise ValueError(
+                f"{name}{element}: expected an integer from {ends[0]} to {ends[1]}, as "
+                f"in {self._space}, got {array[where]}"
+            )
 
     def to_agent(self, array: np.ndarray) -> np.ndarray:
         """[N, ...] as recorded → [N, ...] as the agent's spec describes it.
@@ -223,6 +248,19 @@ class RecordedLeaf:
         elif self._offset is not None:
             array = array + self._offset
         return array.astype(self.dtype)
+
+
+def _integer_range(space: gymnasium.Space, dtype: np.dtype) -> tuple[Any, Any]:
+    """The least and the largest integers of a space; of a Box, of its dtype."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.start), int(space.start) + int(space.n) - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(space.start, np.int64)
+        return start, start + np.asarray(space.nvec, np.int64) - 1
+    if isinstance(space, spaces.MultiBinary) or dtype.kind == "b":
+        return 0, 1
+    info = np.iinfo(dtype)
+    return np.asarray(info.min), np.asarray(info.max)
 
 
 class RecordedValues:

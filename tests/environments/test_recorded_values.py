@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
@@ -32,3 +35,42 @@ def test_values_that_are_not_finite_stay_so():
     expected = torch.tensor([[np.nan], [np.inf], [-np.inf], [1.0]]).double()
     back = torch.from_numpy(leaf.to_agent(recorded))
     torch.testing.assert_close(back, expected, equal_nan=True)
+
+
+# (space, that it holds, that it does not, the range in the message)
+IMAGE = spaces.Box(0, 255, (2,), np.uint8)
+RANGES = [
+    (spaces.Discrete(5), [0, 4], [-1, 5], "0 to 4"),
+    (spaces.Discrete(5, start=3), [3, 7], [2, 8], "3 to 7"),
+    (
+        spaces.MultiDiscrete([2, 3], start=[0, -1]),
+        [[0, -1], [1, 1]],
+        [[1, -2], [0, 2]],
+        "-1 to 1",
+    ),
+    (spaces.MultiBinary(2), [[0, 1], [1, 0]], [[0, 2], [1, -1]], "0 to 1"),
+    (IMAGE, [[0, 0], [255, 255]], [[0, 256], [0, -1]], "0 to 255"),
+    (spaces.Box(0, 5, (2,), np.int8), [[127, -128]], [[0, 128]], "-128 to 127"),
+    (spaces.Box(0, 1, (2,), np.bool_), [[0, 1]], [[0, 2]], "0 to 1"),
+]
+
+
+@pytest.mark.parametrize(("space", "inside", "outside", "ends"), RANGES)
+def test_integers_that_a_space_cannot_hold_are_named(space, inside, outside, ends):
+    leaf = RecordedValues(space, space).observations[()]
+    leaf.check_range("observation", np.array(inside))
+    for wrong in outside:
+        batch = np.array([inside[0], wrong])
+        element, value = ("[1]", wrong[1]) if batch.ndim == 2 else ("", wrong)
+        text = f"observation{element}: expected an integer from {ends}, as in {space}"
+        with pytest.raises(ValueError, match=re.escape(f"{text}, got {value}")):
+            leaf.check_range("observation", batch)
+
+
+def test_images_are_not_looked_at():
+    class Unread(np.ndarray):
+        def __lt__(self, other):
+            raise AssertionError("compared")
+
+    leaf = RecordedValues(IMAGE, IMAGE).observations[()]
+    leaf.check_range("observation", np.zeros((1, 2), np.uint8).view(Unread))
