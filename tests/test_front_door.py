@@ -175,6 +175,38 @@ def test_what_no_conf_can_say_is_told_when_the_trainer_is_built(tmp_path, caplog
     assert alf_lite.load_policy(tmp_path / "run").predict(observation) in (0, 1)
 
 
+def test_one_checkpoint_of_a_run_is_loaded_by_its_path(tmp_path, monkeypatch):
+    result = alf_lite.Trainer(make(num_checkpoints=4), tmp_path / "run").train()
+    monkeypatch.chdir(tmp_path)
+    first, observations = "run/checkpoints/ckpt-2", np.eye(4)
+    earlier = alf_lite.load_policy("run", 2).distribution(observations).logits
+    assert earlier.tolist() == (
+        alf_lite.load_policy(first).distribution(observations).logits.tolist()
+    )
+    last = alf_lite.load_policy("run").distribution(observations).logits
+    assert not torch.equal(earlier, last)
+    for run, checkpoint in (
+        (result.checkpoint, "latest"),
+        (result.checkpoint, 4),
+        ("run", result.checkpoint),
+        (result, "run/checkpoints/ckpt-4/"),
+    ):
+        policy = alf_lite.load_policy(run, checkpoint)
+        assert torch.equal(policy.distribution(observations).logits, last)
+    means = [
+        alf_lite.evaluate(one, "CartPole-v1", 2).mean
+        for one in (first, alf_lite.load_policy("run", 2))
+    ]
+    assert means[0] == means[1]
+    with pytest.raises(ConfigError, match=r"ckpt-2 is one checkpoint, but .*=4 asks"):
+        alf_lite.load_policy(first, result.checkpoint)
+    with pytest.raises(ConfigError, match="one checkpoint, but checkpoint='best' asks"):
+        alf_lite.load_policy(first, "best")
+    for other in (tmp_path / "run", tmp_path / "other/checkpoints/ckpt-2"):
+        with pytest.raises(ConfigError, match="is not the path of a checkpoint of"):
+            alf_lite.load_policy("run", other)
+
+
 def test_what_was_learned_goes_on_elsewhere(tmp_path):
     """As the messages and docs say: in other environments, or from another run."""
     algorithm = make()

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,7 @@ import gymnasium
 from alf_lite.algorithms.acting import TrainedPolicy, exploring
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
+from alf_lite.checkpoints.data import NAME
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
@@ -34,7 +36,7 @@ _MAX_ENVIRONMENTS = 8
 
 def load_policy(
     run: str | os.PathLike[str],
-    checkpoint: str | int = "latest",
+    checkpoint: str | int | os.PathLike[str] = "latest",
     *,
     device: str | None = None,
     gin_params: Sequence[str] = (),
@@ -49,8 +51,9 @@ def load_policy(
 
     Args:
         run: the directory of the run; or ``hf://user/name``, ``hf://user/name@revision``
-            for one that was shared with ``alf_lite push`` (extra ``hub``).
-        checkpoint: "latest", "best" or a step.
+            for one that was shared with ``alf_lite push`` (extra ``hub``); or the path
+            of a checkpoint, such as ``result.checkpoint``.
+        checkpoint: "latest", "best", a step or the path of a checkpoint of the run.
         device: of the networks; that of the training by default.
         gin_params: override the configuration of the run.
         config: with the ``algorithm_ctor`` that no conf can say, such as
@@ -64,7 +67,7 @@ def load_policy(
         CheckpointError: if the checkpoint cannot be used.
     """
     with contextlib.ExitStack() as stack:
-        directory = directory_of(run, "load_policy")
+        directory, which = run_and_checkpoint(run, checkpoint, "load_policy")
         if hub.is_shared(directory):
             shared = hub.downloaded(directory, trust=trust)
             directory = str(stack.enter_context(shared))
@@ -76,7 +79,7 @@ def load_policy(
         stack.enter_context(config_files.own_config())
         algorithm, env, _ = build_to_predict(
             directory,
-            checkpoint,
+            which,
             device=device,
             gin_params=gin_params,
             config=config,
@@ -100,7 +103,7 @@ def evaluate(
 
     Args:
         policy: of :func:`load_policy` or ``algorithm.policy()``, an algorithm, or the
-            directory of a run.
+            directory of a run, or a checkpoint of it.
         env: a name, or a class or function that makes an environment, of which up to
             eight are made; or an environment, which stays open.
         num_episodes: how many.
@@ -190,19 +193,48 @@ def _check_specs(policy: TrainedPolicy, env: Environment) -> None:
         )
 
 
-def directory_of(run: str | os.PathLike[str], asks: str) -> str:
-    """The directory of a run.
+def run_and_checkpoint(
+    run: str | os.PathLike[str], checkpoint: str | int | os.PathLike[str], asks: str
+) -> tuple[str, str | int]:
+    """The directory of a run, and "latest", "best" or the step of a checkpoint.
 
     Args:
-        run: or its ``TrainResult``, which is a path.
+        run: or its ``TrainResult``, which is a path; or the path of a checkpoint.
+        checkpoint: or its path.
         asks: the function that was called, for messages.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is no run, or the checkpoint is of another one.
     """
     if not isinstance(run, str | os.PathLike):
         raise ConfigError(f"{asks}: expected the directory of a run, got {run!r}")
-    return os.fspath(run)
+    directory, step = _run_and_step(run) or (os.fspath(run), None)
+    if isinstance(checkpoint, os.PathLike) or _run_and_step(checkpoint):
+        owner, checkpoint_step = _run_and_step(checkpoint) or ("", -1)
+        if os.path.realpath(owner) != os.path.realpath(directory):
+            raise ConfigError(
+                f"{asks}: checkpoint={str(checkpoint)!r} is not the path of a "
+                f"checkpoint of the run {directory}, as .../checkpoints/ckpt-5 is"
+            )
+        checkpoint = checkpoint_step
+    if step is not None and checkpoint not in ("latest", step):
+        raise ConfigError(
+            f"{asks}: {os.fspath(run)} is one checkpoint, but checkpoint="
+            f"{checkpoint!r} asks for another. Leave that out, or give the run, "
+            f"{directory}."
+        )
+    return directory, checkpoint if step is None else step
+
+
+def _run_and_step(path: Any) -> tuple[str, int] | None:
+    """The directory and the step, if it is the path of a checkpoint of a run."""
+    if not isinstance(path, str | os.PathLike):
+        return None
+    place = Path(os.path.abspath(Path(path).expanduser()))
+    match = NAME.fullmatch(place.name)
+    if match is None or place.parent.name != "checkpoints":
+        return None
+    return str(place.parent.parent), int(match[1])
 
 
 def build_to_predict(

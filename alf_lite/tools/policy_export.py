@@ -30,7 +30,7 @@ from alf_lite.environments.specs_only_environment import from_saved_spaces, save
 from alf_lite.errors import ConfigError, ExportError, did_you_mean, needs_extra
 from alf_lite.policies import run_policy
 from alf_lite.policies.exported_policy import SPECS_FILE
-from alf_lite.policies.trained_policy import build_to_predict, directory_of
+from alf_lite.policies.trained_policy import build_to_predict, run_and_checkpoint
 from alf_lite.tools.policy_check import Comparison, compare, watch
 from alf_lite.tools.policy_graph import PolicyGraph, Port
 
@@ -57,7 +57,7 @@ def export_policy(
     run: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
     *,
-    checkpoint: str | int = "latest",
+    checkpoint: str | int | os.PathLike[str] = "latest",
     file_format: str = "onnx",
     sample: bool = False,
     num_steps: int = 500,
@@ -75,9 +75,9 @@ def export_policy(
     configuration of the run is read and executed: export only runs that you trust.
 
     Args:
-        run: the directory of the run.
+        run: the directory of the run, or the path of a checkpoint.
         out: a new directory; ``export`` in that of the run by default.
-        checkpoint: "latest", "best" or a step.
+        checkpoint: "latest", "best", a step or the path of a checkpoint of the run.
         file_format: "onnx", "torch" or "both".
         sample: draw actions from the policy, with noise that goes in, instead of the
             best ones.
@@ -95,7 +95,7 @@ def export_policy(
         CheckpointError: if the checkpoint cannot be used.
         ExportError: if a part of the policy has no graph, or the graph acts otherwise.
     """
-    root_dir = directory_of(run, "export_policy")
+    root_dir, which = run_and_checkpoint(run, checkpoint, "export_policy")
     target = Path(root_dir) / "export" if out is None else Path(out).expanduser()
     formats = _formats(file_format)
     if num_steps < 0 or not tolerance >= 0:
@@ -103,7 +103,7 @@ def export_policy(
     check_is_new(target)
     with config_files.own_config(), contextlib.ExitStack() as stack:
         algorithm, env, loaded = _build(
-            root_dir, checkpoint, num_steps, seed, gin_params, config, create_env
+            root_dir, which, num_steps, seed, gin_params, config, create_env
         )
         stack.callback(env.close)
         values = _recorded_values(env)

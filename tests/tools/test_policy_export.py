@@ -44,14 +44,16 @@ def test_file_for_torch_and_its_specs(trained, tmp_path, capsys):
 
 
 def test_environment_need_not_be_installed(trained, tmp_path):
+    (checkpoint, *_) = sorted((trained / "checkpoints").glob("ckpt-*"))
     result = alf_lite.export_policy(
-        trained,
+        checkpoint,
         tmp_path / "policy",
         file_format="torch",
         num_steps=0,
         gin_params=["create_environment.max_episode_steps = 7"],
     )
     assert "drawn from the space" in result.observations
+    assert result.checkpoint == checkpoint
     specs = json.loads((tmp_path / "policy" / "policy.json").read_text())
     assert specs["max_episode_steps"] == 7
 
