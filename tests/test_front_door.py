@@ -167,12 +167,37 @@ def test_a_run_built_in_python_is_resumed_played_and_collected_from(tmp_path, ca
 def test_what_no_conf_can_say_is_told_when_the_trainer_is_built(tmp_path, caplog):
     env = alf_lite.create_environment(env_ctor=lambda: gymnasium.make("CartPole-v1"))
     alf_lite.Trainer(make(env), tmp_path / "run").train()
-    assert "only from Python" in caplog.text
+    assert "can be resumed and played only from Python" in caplog.text
     assert "create_env" in caplog.text
     assert play.main([f"--root_dir={tmp_path / 'run'}"]) == 2
     config_files.reset()
     observation = np.zeros(4)
     assert alf_lite.load_policy(tmp_path / "run").predict(observation) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "settings", "message"),
+    [
+        ((Hook(),), {}, "what hooks are. Give them as TrainerConfig.hook_ctors"),
+        (
+            (),
+            {"hook_ctors": [lambda: Hook()]},
+            "what TrainerConfig.hook_ctors is. Use classes",
+        ),
+    ],
+)
+def test_a_run_whose_hooks_no_conf_can_say_is_played(
+    hooks, settings, message, tmp_path, caplog, capsys
+):
+    alf_lite.Trainer(make(**settings), tmp_path / "run", hooks=hooks).train()
+    assert "This run can be resumed only from Python" in caplog.text
+    assert message in caplog.text
+    assert play.main([f"--root_dir={tmp_path / 'run'}", "--num_episodes=1"]) == 0
+    assert "Episode 1" in capsys.readouterr().out
+    config_files.reset()
+    assert train_program.main([f"--root_dir={tmp_path / 'run'}"]) == 2
+    assert "what " + message.split()[1] in capsys.readouterr().err
+    config_files.reset()
 
 
 def test_one_checkpoint_of_a_run_is_loaded_by_its_path(tmp_path, monkeypatch):

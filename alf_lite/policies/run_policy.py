@@ -27,6 +27,7 @@ from alf_lite.runs.rebuilding import (
     ALGORITHM,
     CREATE_ENV,
     HOOKS,
+    OF_THE_LOOP,
     importable_name,
     is_or_are,
     without_partials,
@@ -38,9 +39,6 @@ _EXAMPLES = {
     CREATE_ENV: 'create_environment.env_name = "CartPole-v1"',
 }
 TIME_LIMIT = "create_environment.max_episode_steps"
-_OF_THE_LOOP = tuple(
-    f"TrainerConfig.{name}" for name in ("hook_ctors", "metric_ctors", "data_metrics")
-)
 TO_TRAIN = "alf_lite.trainers.trainer.Trainer(config, root_dir, ...).train()"
 TO_PLAY = (
     "alf_lite.tools.player.play(root_dir, num_episodes, config=config, "
@@ -215,7 +213,7 @@ def _is_needed(statement: str) -> bool:
     module, *names = name.split(".")
     if name == TIME_LIMIT:  # which an exported policy tells
         return True
-    if module == "create_environment" or name in _OF_THE_LOOP:
+    if module == "create_environment" or name in OF_THE_LOOP:
         return False
     # Of a class that is given in full; one of the algorithm is named elsewhere, too.
     return len(names) < 2 or config_names.is_importable(module)

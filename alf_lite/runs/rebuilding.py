@@ -35,6 +35,10 @@ from alf_lite.optimizers.optimizers import Optimizer
 CREATE_ENV = "create_env"
 HOOKS = "hooks"
 ALGORITHM = "TrainerConfig.algorithm_ctor"
+# Of a config what takes part in training only.
+OF_THE_LOOP = tuple(
+    f"TrainerConfig.{name}" for name in ("hook_ctors", "metric_ctors", "data_metrics")
+)
 # What the directory and its checkpoints say.
 _OF_THE_DIRECTORY = ("root_dir", "random_seed")
 
@@ -145,12 +149,19 @@ def only_from_here(statements: Mapping[str, str]) -> str:
 
 
 def only_from_python(left_out: Sequence[str]) -> str:
-    """Says that no conf can build a run again."""
+    """Says that no conf can build a run again, or not what trains in it."""
+    what = f"a conf cannot say what {', '.join(left_out)} {is_or_are(left_out)}"
+    if left_out == [HOOKS]:
+        return (
+            f"This run can be resumed only from Python, not by the command line: {what}"
+            ". Give them as TrainerConfig.hook_ctors, classes and functions at the top "
+            "level of a module that can be imported."
+        )
+    and_played = "" if {HOOKS, *OF_THE_LOOP}.issuperset(left_out) else " and played"
     return (
-        "This run can be resumed and played only from Python, not by the command line: "
-        f"a conf cannot say what {', '.join(left_out)} {is_or_are(left_out)}. Use "
-        "classes and functions at the top level of a module that can be imported, and "
-        "environments made by create_environment."
+        f"This run can be resumed{and_played} only from Python, not by the command "
+        f"line: {what}. Use classes and functions at the top level of a module that "
+        "can be imported, and environments made by create_environment."
     )
 
 
@@ -300,4 +311,4 @@ def _recipe(value: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
 
 def is_or_are(names: Sequence[str]) -> str:
     """The verb after a list of names."""
-    return "is" if len(names) == 1 else "are"
+    return "is" if len(names) == 1 and list(names) != [HOOKS] else "are"
