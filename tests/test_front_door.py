@@ -467,6 +467,11 @@ def test_one_object_is_not_evaluated_in_while_something_else_plays_in_it():
     assert alf_lite.evaluate(algorithm, single, 2).mean > 0
 
 
+def test_half_an_episode_is_not_evaluated():
+    with pytest.raises(ValueError, match=r"must be an integer, at .* got 2\.5"):
+        alf_lite.evaluate(make(), "CartPole-v1", num_episodes=2.5)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

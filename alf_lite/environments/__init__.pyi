@@ -6,6 +6,7 @@ from alf_lite.environments.batch_creation import (
 )
 from alf_lite.environments.creation import (
     EnvironmentsOfRun as EnvironmentsOfRun,
+    check_wrappers as check_wrappers,
     create_environment as create_environment,
     has_native as has_native,
 )

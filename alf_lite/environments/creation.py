@@ -266,6 +266,21 @@ def _check_arguments(arguments: Mapping[str, Any], num_environments: Any) -> Non
     for is_broken, text in rules:
         if is_broken:
             raise ConfigError(f"create_environment: {text}")
+    check_wrappers(arguments["wrappers"], "create_environment")
+
+
+def check_wrappers(wrappers: Any, asks: str) -> None:
+    """Raises ConfigError, if they are not a list of what wraps an environment.
+
+    Args:
+        wrappers: as given.
+        asks: the function that they were given to.
+    """
+    if not (isinstance(wrappers, Sequence) and all(map(callable, wrappers))):
+        raise ConfigError(
+            f"{asks}: wrappers must be a list of classes or functions, as in "
+            f"wrappers=[FlattenObservation], got {wrappers!r}"
+        )
 
 
 def _is_count(value: Any, least: int) -> bool:

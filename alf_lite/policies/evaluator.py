@@ -217,10 +217,18 @@ def evaluate(
 
 def quotas(num_environments: int, num_episodes: int) -> np.ndarray:
     """How many episodes each environment contributes: [B], as even as possible."""
-    if num_episodes < 1:
-        raise ValueError(f"num_episodes must be at least 1, got {num_episodes}")
+    check_num_episodes(num_episodes)
     each, rest = divmod(num_episodes, num_environments)
     return each + (np.arange(num_environments) < rest)
+
+
+def check_num_episodes(num_episodes: Any) -> None:
+    """Raises ValueError, if it is not the number of episodes."""
+    is_integer = isinstance(num_episodes, int | np.integer)
+    if not is_integer or isinstance(num_episodes, bool) or num_episodes < 1:
+        raise ValueError(
+            f"num_episodes must be an integer, at least 1, got {num_episodes!r}"
+        )
 
 
 class _Tally:

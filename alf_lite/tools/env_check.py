@@ -24,7 +24,11 @@ from gymnasium.utils import env_checker
 
 from alf_lite.environments import env_factory, env_ids
 from alf_lite.environments.batch_creation import class_of_batches
-from alf_lite.environments.creation import create_environment, has_native
+from alf_lite.environments.creation import (
+    check_wrappers,
+    create_environment,
+    has_native,
+)
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.open_episodes import untouched_globals
@@ -89,9 +93,10 @@ def check_env(
         The report; ``print`` shows it, ``is_usable`` says whether nothing is wrong.
 
     Raises:
-        ConfigError: if ``env`` is neither, there is no environment of that id, or its
-            package is missing.
+        ConfigError: if ``env`` is neither, there is no environment of that id, its
+            package is missing, or ``wrappers`` is no list.
     """
+    check_wrappers(wrappers, "check_env")
     named = env if isinstance(env, str) else ""
     if class_of_batches(named, None if isinstance(env, str) else env):
         raise ConfigError(

@@ -208,6 +208,17 @@ def test_a_batch_of_another_size_than_asked_for_is_refused():
             },
             "wrappers cannot be applied",
         ),
+        (
+            {
+                "env_name": "CartPole-v1",
+                "wrappers": gymnasium.wrappers.FlattenObservation,
+            },
+            r"wrappers must be a list .* got <class .*FlattenObservation'>",
+        ),
+        (
+            {"env_name": "CartPole-v1", "wrappers": [FaultEnv()]},
+            r"wrappers must be a list of classes or functions, .*got \[",
+        ),
         ({"env_name": "CartPole-v1", "env_info_keys": "step"}, "Did you mean"),
     ],
 )

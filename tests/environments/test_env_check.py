@@ -184,6 +184,8 @@ def test_what_is_not_there_is_an_error_of_its_own():
         check_env("CartPol-v1")
     with pytest.raises(ConfigError, match="give the id, or the class"):
         check_env(GoodEnv())
+    with pytest.raises(ConfigError, match="check_env: wrappers must be a list"):
+        check_env(GoodEnv, wrappers=gymnasium.wrappers.FlattenObservation)
 
 
 def test_advice_follows_from_what_was_seen():

@@ -41,9 +41,10 @@ def test_quotas_are_as_even_as_possible(num_environments, num_episodes, expected
     assert quotas(num_environments, num_episodes).tolist() == expected
 
 
-def test_no_episodes_are_refused():
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        quotas(3, 0)
+@pytest.mark.parametrize("number", [0, -1, 2.5, "2", None, True])
+def test_what_is_no_number_of_episodes_is_refused(number):
+    with pytest.raises(ValueError, match=f"at least 1, got {number!r}"):
+        quotas(3, number)
 
 
 def test_short_episodes_do_not_crowd_out_a_long_one():
