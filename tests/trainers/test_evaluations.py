@@ -79,7 +79,7 @@ def test_the_loss_is_the_mean_over_all_transitions(data, length):
             observation = torch.from_numpy(episode["observation"][:-1])
             action = torch.from_numpy(episode["action"]).clamp(-2, 2) / 2
         step = algorithm.predict_step(
-            algorithm.env.reset()._replace(observation=observation), ()
+            make_env().reset()._replace(observation=observation), ()
         )
         # What is imitated keeps a small distance from the bounds.
         squared.append((step.output.detach() - action.clamp(-0.999, 0.999)) ** 2)
