@@ -117,6 +117,11 @@ class OwnReplay:
         is_kept = not self._config.clear_replay_buffer
         return is_kept and options.with_replacement and not options.has_limits
 
+    @property
+    def waiting_steps(self) -> ReplayFile | None:
+        """What a checkpoint held, until an experience tells how it is nested."""
+        return self._saved
+
     def buffer_for(self, experience: Experience) -> ReplayBuffer:
         """The buffer; the first time, one for experience like this [T, B, ...]."""
         if self.buffer is None:
@@ -323,12 +328,17 @@ class ReplayMonitor:
         """Takes note of the priorities that an update gives [B]."""
         self._priority = priority
 
-    def write(self, buffer: ReplayBuffer | None) -> None:
-        """Writes what is known, of the own ``buffer`` and the last windows drawn."""
+    def write(self, buffer: ReplayBuffer | None, num_steps: int) -> None:
+        """Writes what is known, and forgets the last windows drawn.
+
+        Args:
+            buffer: the run's own; None if there is none yet.
+            num_steps: of the run that are kept, those of a checkpoint among them.
+        """
         if not summary.should_record():
             return
         with summary.scope("replay"):
-            summary.scalar("size", 0 if buffer is None else buffer.total_size)
+            summary.scalar("size", num_steps)
             if self._num_added:
                 times_drawn = self._num_own_windows / self._num_added
                 summary.scalar("times_drawn", times_drawn)

@@ -42,7 +42,7 @@ def test_the_numbers_are_those_of_the_last_draw_and_update(tmp_path, buffer):
     monitor.add(20)
     with summary.writer_to(tmp_path):
         with summary.record_if(True):
-            monitor.write(buffer)
+            monitor.write(buffer, buffer.total_size)
         monitor.add(2)
         monitor.draw([windows([0, 1], [3, 3], [1.0, 1.0], 0)], 3)
         monitor.draw(
@@ -54,7 +54,7 @@ def test_the_numbers_are_those_of_the_last_draw_and_update(tmp_path, buffer):
         )
         monitor.prioritize(torch.tensor([1.0, 4.0, 2.0, 1.0], requires_grad=True))
         with summary.record_if(True):
-            monitor.write(buffer)
+            monitor.write(buffer, buffer.total_size)
     written = scalars(tmp_path)
     added, drawn = (
         written.pop(f"replay/steps_{name}_per_second") for name in ("added", "drawn")
@@ -80,7 +80,7 @@ def test_nothing_is_computed_where_nothing_is_recorded(buffer, monkeypatch):
     monitor = ReplayMonitor()
     monkeypatch.setattr(summary, "scalar", lambda *_: pytest.fail("it was"))
     monitor.draw([windows([0], [3], [1.0], 0)], 3)
-    monitor.write(buffer)
+    monitor.write(buffer, buffer.total_size)
 
 
 def test_what_is_counted_goes_on(buffer, tmp_path):
@@ -90,5 +90,5 @@ def test_what_is_counted_goes_on(buffer, tmp_path):
     resumed.load_state_dict(monitor.state_dict())
     assert resumed.state_dict() == monitor.state_dict()
     with summary.writer_to(tmp_path), summary.record_if(True):
-        resumed.write(buffer)
+        resumed.write(buffer, buffer.total_size)
     assert scalars(tmp_path)["replay/times_drawn"] == 0.5

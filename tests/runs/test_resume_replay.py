@@ -15,7 +15,7 @@ from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.runs.training_state import ALGORITHM
-from tests.trainers.run_comparison import Dies
+from tests.trainers.run_comparison import Dies, Stops, assert_same_run
 
 
 def create_env(*, seed, num_parallel_environments=4):
@@ -153,3 +153,20 @@ def test_priorities_may_be_switched_at_resume(train, tmp_path, caplog, first):
     assert f"{'-' if first else '+'} TrainerConfig.priority_replay = True" in changed
     assert "drawn from in another way" in line
     assert "its 352 steps count as new ones" in line
+
+
+@pytest.mark.parametrize("stop", [26, 28])
+def test_a_run_of_several_updates_per_step_goes_on_at_once(train, tmp_path, stop):
+    settings = {
+        **SETTINGS,
+        "unroll_length": 0.25,
+        "num_iterations": 32,
+        "num_checkpoints": 2,
+        "initial_collect_steps": 12,
+        "mini_batch_size": 4,
+        "summary_interval": 1,
+    }
+    train("straight", **settings)
+    train("resumed", hooks=[Stops(stop)], **settings)
+    train("resumed", **settings)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed")

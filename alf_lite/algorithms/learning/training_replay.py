@@ -7,6 +7,7 @@ step in the environment; after that own steps join them in the batches.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Mapping
 from fractions import Fraction
@@ -23,14 +24,16 @@ from alf_lite.algorithms.learning.training_batches import with_executed_action
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, Experience
+from alf_lite.data_structures import BatchInfo, Experience, TimeStep
 from alf_lite.datasets.offline_buffers import OfflineBuffers
+from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.environments.environment import Environment
 from alf_lite.replay_buffers.own_replay import OwnReplay, ReplayMonitor
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.row_layout import numpy_dtype
 from alf_lite.unrollers.rate_limiter import TrainingPace
 from alf_lite.unrollers.unroll import Unroll
+from alf_lite.utils import random_state, summary
 from alf_lite.utils.ranks import ranks
 
 Nest = Any
@@ -92,7 +95,7 @@ class TrainingReplay:
     def end_iteration(self) -> None:
         """Counts it; not if it was broken off."""
         self._num_iterations += 1
-        self._monitor.write(self.own.buffer)
+        self._monitor.write(self.own.buffer, self.own.num_steps)
 
     def next_unroll_length(self) -> int:
         """Steps to collect now; a fraction of one is left for a later iteration."""
@@ -118,12 +121,12 @@ class TrainingReplay:
         num_rows, num_columns = unroll.time_steps.step_type.shape
         device = self.own.device
         info = unroll.experience.rollout_info
-        experience = Experience(
+        experience = self._stored(
             # The last row is the first one of the next unroll.
-            time_step=unroll.rows_on(device, 0, num_rows - 1),
-            action=unroll.action_on(device),
-            rollout_info=with_executed_action(info, ()),  # no need to store it twice
-            state=unroll.experience.state if self._config.use_rollout_state else (),
+            unroll.rows_on(device, 0, num_rows - 1),
+            unroll.action_on(device),
+            info,
+            unroll.experience.state,
         )
         buffer = self.own.buffer_for(experience)
         steps = self._arrays_of(experience, info)
@@ -139,6 +142,49 @@ class TrainingReplay:
         else:
             buffer.add_batch(steps, unroll.env_ids, time_major=True)
         self._monitor.add((num_rows - 1) * num_columns)
+
+    def _stored(
+        self, time_step: TimeStep, action: Nest, info: Nest, state: Nest
+    ) -> Experience:
+        """What is kept of some steps."""
+        return Experience(
+            time_step=time_step,
+            action=action,
+            rollout_info=with_executed_action(info, ()),  # no need to store it twice
+            state=state if self._config.use_rollout_state else (),
+        )
+
+    def restore_steps(self, env: Environment) -> None:
+        """Has the steps of a checkpoint at hand if the next unroll may be far away.
+
+        That is so with a fraction of a step per iteration: several train on what there
+        is. How the steps are nested nobody knows before ``rollout_step`` was called, as
+        the file holds no types. It is called for one of them, and nothing is left of
+        that.
+        """
+        file, length = self.own.waiting_steps, self._config.unroll_length
+        if file is None or not 0 < length < 1 or not file.lengths.any():
+            return
+        algorithm, num_environments = self._algorithm, env.batch_size
+        structure = Experience(time_step=experience_spec(env).time_step)
+        try:
+            first = file.read(int(file.lengths.argmax()), 0, 1, structure).time_step
+        except ValueError:
+            return  # the first unroll will tell all that is different
+        steps: TimeStep = nest.map_structure(
+            lambda t: t.expand(num_environments, *t.shape[1:]).to(algorithm.device),
+            first,
+        )
+        before = copy.deepcopy(algorithm.state_dict())
+        algorithm.set_training(False)
+        with random_state.preserved(), summary.disabled(), torch.inference_mode():
+            state = algorithm.get_initial_rollout_state(num_environments)
+            transform_state = algorithm.get_initial_transform_state(num_environments)
+            inputs, _ = algorithm.transform_timestep(steps, transform_state)
+            step = algorithm.rollout_step(inputs, state)
+        algorithm.load_state_dict(before)
+        experience = self._stored(steps, step.output, step.info, state)
+        self.own.buffer_for(nest.map_structure(lambda t: t.unsqueeze(0), experience))
 
     def _arrays_of(self, experience: Experience, info: Nest) -> Experience:
         """The same as arrays, if it is that of the last unroll: in the same memory.

@@ -48,6 +48,7 @@ class TrainingRun:
     ) -> None:
         _check_discounts(algorithm, env)
         self._algorithm = algorithm
+        self._env = env
         self._metrics = metrics
         if algorithm.initial_gamma is not None:
             algorithm.data_transformer.set_gamma(algorithm.initial_gamma)
@@ -112,6 +113,8 @@ class TrainingRun:
         """
         # What the environments draw on the way is not the run's.
         with random_state.preserved():
+            if self.replay is not None:
+                self.replay.restore_steps(self._env)
             if self.collector.has_open_episodes_to_resume:
                 return self.collector.resume(seed)
             self.reset_environment(seed)
