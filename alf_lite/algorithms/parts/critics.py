@@ -235,6 +235,10 @@ def target_copy(module: _Module) -> _Module:
     return copy.deepcopy(module).requires_grad_(False)
 
 
+# In the state of a counter, above all counts.
+_IS_NOT_DUE, _IS_DUE = 1 << 60, 2 << 60
+
+
 class UpdateCounter(nn.Module):
     """Counts gradient updates and tells which of them are due.
 
@@ -281,13 +285,22 @@ class UpdateCounter(nn.Module):
         return was_due
 
     def get_extra_state(self) -> Tensor:
-        """[] int64, for ``state_dict``."""
-        return torch.tensor(self._count)
+        """[] int64, for ``state_dict``.
+
+        The count; with a schedule also whether the next update is due, which the
+        schedule has told by the progress before it.
+        """
+        told = 0 if self._schedule is None else _IS_DUE if self.is_due else _IS_NOT_DUE
+        return torch.tensor(self._count + told)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Takes over what ``get_extra_state`` returned."""
-        self._count = int(state) - 1
+        told, count = divmod(int(state), _IS_NOT_DUE)
+        self._count = count - 1
         self.advance()  # to the last one that was counted, and to what is due then
+        # Checkpoints of version 0.1 hold the count alone.
+        if self._schedule is not None and told:
+            self.is_due = told * _IS_NOT_DUE == _IS_DUE
 
     def extra_repr(self) -> str:
         return f"period={self._period}, count={self._count}"

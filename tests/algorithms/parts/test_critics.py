@@ -17,6 +17,8 @@ from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.errors import ConfigError
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.progress import Progress, follow_progress
+from alf_lite.utils.schedulers import LinearScheduler
 
 STATE = TensorSpec((2,))
 CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
@@ -209,6 +211,36 @@ def test_an_update_counter_continues_from_its_state():
     resumed = UpdateCounter(4)
     resumed.load_state_dict(counter.state_dict())
     assert [resumed.advance() for _ in range(3)] == [False, True, False]
+
+
+def counter_at(percent: float) -> tuple[UpdateCounter, Progress]:
+    """With a period from 1 at the begin of a run to 5 at its end."""
+    counter = UpdateCounter(LinearScheduler(((0.0, 1.0), (1.0, 5.0)), "percent"))
+    progress = Progress()
+    follow_progress([counter._schedule], progress)
+    progress.percent = percent
+    return counter, progress
+
+
+@pytest.mark.parametrize("num_updates", [3, 4, 5, 6])
+def test_what_a_schedule_told_is_not_asked_anew(num_updates):
+    counter, progress = counter_at(0.25)
+    for _ in range(num_updates):
+        counter.advance()
+    resumed, later = counter_at(0.0)  # progress is restored after the algorithm
+    resumed.load_state_dict(counter.state_dict())
+    for percent in (0.3, 0.5, 0.7):
+        progress.percent = later.percent = percent
+        assert resumed.is_due == counter.is_due
+        assert resumed.advance() == counter.advance()
+    assert resumed.count == counter.count == num_updates + 3
+
+
+def test_a_counter_with_a_schedule_takes_the_state_of_version_0_1():
+    counter, _ = counter_at(0.5)
+    counter.set_extra_state(torch.tensor(5))  # the count alone
+    assert counter.count == 5
+    assert [counter.advance() for _ in range(3)] == [True, False, False]
 
 
 @pytest.mark.parametrize("period", [0, -1, 1.5, True, "2"])
