@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from multiprocessing import reduction, util
+from multiprocessing import forkserver, reduction, util
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
@@ -120,6 +120,7 @@ def main(
     _prepare(stacks)
     if parent_pid is not None:
         _die_with_parent(parent_pid or os.getppid())
+    _let_server_end()
     try:
         serve, settings = reduction.ForkingPickler.loads(dumped)
         serve(settings, Parent(connection))
@@ -165,6 +166,21 @@ def _die_with_parent(parent_pid: int) -> None:
     libc.prctl(set_parent_death_signal, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the line above
         os._exit(1)
+
+
+def _let_server_end() -> None:
+    """Gives up the pipe by which the server sees that somebody may still need it.
+
+    Every child that it forks inherits the end for writing. One that hangs would keep
+    the server alive, and itself by that, when the program is killed.
+    """
+    server: Any = forkserver._forkserver
+    descriptor = getattr(server, "_forkserver_alive_fd", None)
+    # The process that has started the server knows its id.
+    is_child = getattr(server, "_forkserver_pid", None) is None
+    if descriptor is not None and is_child:
+        server._forkserver_alive_fd = None
+        os.close(descriptor)
 
 
 def _end_soon() -> NoReturn:

@@ -398,7 +398,7 @@ def _hidden_main_module(is_needed: bool) -> Iterator[None]:
 def _parent_pid(method: str) -> int | None:
     """See ``child_main.main``."""
     if method == "forkserver":
-        return 0  # it ends with this process
+        return 0  # which ends with this process, as no child holds its pipe
     # Linux would kill the child as soon as the thread that starts it ends.
     is_main = threading.current_thread() is threading.main_thread()
     return os.getpid() if is_main else None

@@ -23,6 +23,7 @@ from alf_lite.processes.child_process import (
     start_server,
 )
 from tests.other_process import is_alive
+from tests.source_code import ROOT
 
 
 class HardError(Exception):
@@ -194,6 +195,39 @@ def test_a_child_that_cannot_close_is_ended_by_the_system_when_nobody_kills_it(g
     child.hang_up()
     child.join(60)
     assert not is_alive(child.pid)
+
+
+KILLED_PROGRAM = """
+import os
+from multiprocessing import forkserver, resource_tracker
+from alf_lite.processes.child_process import ChildGroup, start_server
+from tests.processes.test_child_process import serve
+
+start_server([serve.__module__])
+group = ChildGroup(serve, name="test", method="forkserver")
+children = [group.start("a", i) for i in range(2)]
+dict(group.receive([0, 1], 60))
+children[0].send(b"hang")
+server, tracker = forkserver._forkserver, resource_tracker._resource_tracker
+print(server._forkserver_pid, tracker._pid, *group.pids, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_child_that_hangs_does_not_survive_a_program_that_is_killed():
+    command = [sys.executable, "-c", KILLED_PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as program:
+        assert program.stdout is not None
+        pids = list(map(int, program.stdout.readline().split()))
+        assert program.wait(60) == -signal.SIGKILL
+    assert len(pids) == 4
+    deadline = time.monotonic() + 10
+    while left := list(filter(is_alive, pids)):
+        if time.monotonic() > deadline:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            pytest.fail(f"{left} of {pids} are left")
+        time.sleep(0.05)
 
 
 def test_a_child_that_cannot_be_sent_is_refused_before_it_starts():
