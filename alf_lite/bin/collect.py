@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,9 @@ from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from alf_lite.environments.environment import Environment
-    from alf_lite.tools.collector import Amount, CollectionPolicy
+    from alf_lite.tools.collector import Amount, Collection, CollectionPolicy
 
+_logger = logging.getLogger(__name__)
 
 FLAGS = (
     *recorded_steps_flags.ENVIRONMENT,
@@ -99,8 +101,8 @@ def collect(values: FlagValues) -> int:
     recorded_steps_flags.check_output(values)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
-    from alf_lite.datasets.writing import write_source
-    from alf_lite.tools import collector
+    from alf_lite.tools.collector import Collection
+    from alf_lite.tools.stop_requests import StopRequestedError, StopRequests
 
     recorded_steps_flags.parse_config(values, _run_conf(values))
     kwargs = {"seed": values.seed}
@@ -109,18 +111,51 @@ def collect(values: FlagValues) -> int:
     with contextlib.ExitStack() as stack:
         env = recorded_steps_flags.create_environment(**kwargs)
         stack.callback(env.close)
-        buffer = collector.collect(
+        collection = Collection(
             env,
             _policy(values, env),
             _amount(values),
             seed=values.seed,
             overwrite_policy_output=values.overwrite_policy_output,
         )
-        write_source(buffer, env, values.output, values.format)
+        requests = stack.enter_context(StopRequests())
+        try:
+            collection.run(requests)
+        except StopRequestedError:
+            assert requests.received is not None, "that is why"
+            _write_part(values, env, collection)
+            return 128 + requests.received
+        except BaseException:
+            if not requests.is_in_haste:
+                _write_part(values, env, collection)
+            raise
+        _write(values, env, collection)
+    return 0
+
+
+def _write(values: FlagValues, env: Environment, collection: Collection) -> None:
+    """Writes what was collected and says what to do with it."""
+    from alf_lite.datasets.writing import write_source
+
+    buffer = collection.to_buffer()
+    write_source(buffer, env, values.output, values.format)
     print("\n".join(recorded_steps_flags.written_lines(values, buffer)))
     if values.json:
         print(json.dumps(recorded_steps_flags.written_as_json(values, buffer)))
-    return 0
+
+
+def _write_part(values: FlagValues, env: Environment, collection: Collection) -> None:
+    """Writes what there is of what was wanted, after a signal or an error."""
+    if not collection.num_env_steps:
+        _logger.warning("No step was collected: there is no %s.", values.output)
+        return
+    _write(values, env, collection)
+    _logger.warning(
+        "Collecting ended after %s; %s holds what there was, %d steps.",
+        collection.progress,
+        values.output,
+        collection.num_env_steps,
+    )
 
 
 def _check(values: FlagValues) -> None:

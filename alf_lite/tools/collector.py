@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.policies.evaluator import quotas
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.tools.stop_requests import StopRequests
 from alf_lite.utils import random_state
 
 Nest = Any
@@ -172,6 +174,11 @@ class Amount(abc.ABC):
         """Whether no more steps are wanted."""
         return not self._is_open.any()
 
+    @property
+    @abc.abstractmethod
+    def progress(self) -> str:
+        """How much there is of how much, in words."""
+
 
 class NumSteps(Amount):
     """A number of environment steps, of all environments together.
@@ -201,6 +208,11 @@ class NumSteps(Amount):
             self._is_open &= self._whole_episodes & ~is_first & ~is_last
         return kept
 
+    @property
+    def progress(self) -> str:
+        num_steps = self._num_env_steps - max(0, self._remaining)
+        return f"{num_steps} of {self._num_env_steps} steps"
+
 
 class NumEpisodes(Amount):
     """A number of whole episodes.
@@ -221,6 +233,11 @@ class NumEpisodes(Amount):
         self._remaining = self._remaining - (kept & is_last)
         self._is_open = self._remaining > 0
         return kept
+
+    @property
+    def progress(self) -> str:
+        num_complete = self._num_episodes - int(self._remaining.sum())
+        return f"{num_complete} of {self._num_episodes} episodes"
 
 
 def collect(
@@ -247,19 +264,80 @@ def collect(
         ``Experience`` with ``time_step`` and ``action``, zeros at LAST steps and at the
         newest ones. A FIRST step that nothing follows is left out.
     """
-    steps = _Steps(env, amount)
-    with random_state.preserved(), torch.inference_mode():
-        if seed is not None:
-            random_state.seed_everything(seed)
-        time_step = env.reset(seed)
-        steps.add(time_step)
-        while not amount.is_complete:
-            action = policy.act(time_step)
-            time_step = env.step(action)
-            if overwrite_policy_output:
-                action = time_step.prev_action
-            steps.add(time_step, action)
-    return steps.to_buffer()
+    collection = Collection(
+        env,
+        policy,
+        amount,
+        seed=seed,
+        overwrite_policy_output=overwrite_policy_output,
+    )
+    collection.run()
+    return collection.to_buffer()
+
+
+class Collection:
+    """Steps that are collected, which may be broken off.
+
+    Args:
+        env: see :func:`collect`, as for the others.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        policy: CollectionPolicy,
+        amount: Amount,
+        *,
+        seed: int | None = None,
+        overwrite_policy_output: bool = False,
+    ) -> None:
+        self._env = env
+        self._policy = policy
+        self._amount = amount
+        self._seed = seed
+        self._overwrite_policy_output = overwrite_policy_output
+        self._steps = _Steps(env, amount)
+
+    def run(self, requests: StopRequests | None = None) -> None:
+        """Collects all that is wanted, or until it is asked to stop.
+
+        Whatever is raised, what there was before the step is kept.
+
+        Args:
+            requests: for an early end, which breaks off the step that is being taken.
+
+        Raises:
+            StopRequestedError: if there was one.
+        """
+        env, steps = self._env, self._steps
+        waiting = contextlib.nullcontext if requests is None else requests.raised
+        with random_state.preserved(), torch.inference_mode():
+            if self._seed is not None:
+                random_state.seed_everything(self._seed)
+            with waiting():
+                time_step = env.reset(self._seed)
+            steps.add(time_step)
+            while not self._amount.is_complete:
+                with waiting():
+                    action = self._policy.act(time_step)
+                    time_step = env.step(action)
+                if self._overwrite_policy_output:
+                    action = time_step.prev_action
+                steps.add(time_step, action)
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps that are not FIRST."""
+        return self._steps.num_env_steps
+
+    @property
+    def progress(self) -> str:
+        """How much there is of how much, in words."""
+        return self._amount.progress
+
+    def to_buffer(self) -> ReplayBuffer:
+        """What was collected, see :func:`collect`; it is gone here then."""
+        return self._steps.to_buffer()
 
 
 class _Steps:
@@ -267,6 +345,7 @@ class _Steps:
 
     def __init__(self, env: Environment, amount: Amount) -> None:
         amount.begin(env.batch_size)
+        self.num_env_steps = 0  # those that are not FIRST
         self._amount = amount
         self._spec = experience_spec(env)
         self._lengths = np.zeros(env.batch_size, np.int64)
@@ -290,6 +369,7 @@ class _Steps:
         self._time_steps.append(time_step)
         kept = self._amount.take(is_first, step_type == StepType.LAST)
         self._lengths += kept
+        self.num_env_steps += int((kept & ~is_first).sum())
         self._ends_with_first[kept] = is_first[kept]
 
     def to_buffer(self) -> ReplayBuffer:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -17,13 +20,54 @@ from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
 
 CONTROLLERS = """
+import os, signal, time
 import torch
+from alf_lite.errors import EnvError
 
 def push_where_it_falls(time_step):
     return (time_step.observation[:, 2:].sum(1) > 0).long()
 
 def interrupt(time_step):
     raise KeyboardInterrupt
+
+class Ends:
+    # Something happens where it would act for the sixth time.
+    def __init__(self):
+        self.num_calls = 0
+
+    def __call__(self, time_step):
+        self.num_calls += 1
+        if self.num_calls == 6:
+            self.end()
+        return torch.zeros_like(time_step.env_id, dtype=torch.long)
+
+class Terminated(Ends):
+    def end(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+class Interrupted(Ends):
+    def end(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+class Stubborn(Ends):
+    def end(self):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except BaseException:
+            pass
+
+class Fails(Ends):
+    def end(self):
+        raise RuntimeError("no idea")
+
+class FailsInEnvironment(Ends):
+    def end(self):
+        raise EnvError("it broke")
+
+def terminated_at_once(time_step):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
 """
 
 
@@ -176,6 +220,69 @@ def test_what_is_there_is_not_overwritten(tmp_path, capsys):
     assert run(*arguments, f"--output={path}") == 2
     assert "exists already and is not overwritten" in capsys.readouterr().err
     assert path.read_text() == "old"
+
+
+TWO_POLES = ["--env=CartPole-v1", "--num_environments=2"]
+
+
+@pytest.mark.usefixtures("controllers")
+@pytest.mark.parametrize(
+    ("name", "num_steps", "code"),
+    [
+        ("Terminated", 10, 143),
+        ("Interrupted", 10, 130),
+        ("Stubborn", 12, 143),
+        ("Fails", 10, 1),
+        ("FailsInEnvironment", 10, 4),
+    ],
+)
+def test_what_was_collected_until_it_ended_is_written(
+    tmp_path, capsys, name, num_steps, code
+):
+    path = tmp_path / "a"
+    policy = f"--policy=controllers_of_test:{name}"
+    assert run(*TWO_POLES, policy, "--num_env_steps=1000", f"--output={path}") == code
+    output, errors = capsys.readouterr()
+    assert output.startswith(f"Wrote {path}: ")
+    assert f"ended after {num_steps} of 1000 steps; {path} holds what" in errors
+    assert ("Once more ends the program" in errors) == (code > 128)
+    buffer = load_replay_buffer(str(path), create_environment("CartPole-v1"))
+    assert buffer.total_size == num_steps + 2  # and the two that were first
+
+
+@pytest.mark.usefixtures("controllers")
+def test_episodes_that_are_open_are_written_as_such(tmp_path, capsys):
+    arguments = [f"--output={tmp_path / 'a'}", "--num_episodes=6", "--json"]
+    assert run(*TWO_POLES, "--policy=controllers_of_test:Terminated", *arguments) == 143
+    output, errors = capsys.readouterr()
+    assert json.loads(output.splitlines()[-1])["complete_episodes"] == 0
+    assert "ended after 0 of 6 episodes" in errors
+    assert errors.strip().endswith("holds what there was, 10 steps.")
+
+
+@pytest.mark.usefixtures("controllers")
+def test_there_is_no_file_of_nothing(tmp_path, capsys):
+    path = tmp_path / "a"
+    policy = "--policy=controllers_of_test:terminated_at_once"
+    assert run(*TWO_POLES, policy, "--num_episodes=6", f"--output={path}") == 143
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert f"No step was collected: there is no {path}." in errors
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("controllers")
+def test_a_second_signal_ends_it_at_once(tmp_path, monkeypatch):
+    def interrupt(stream, path):
+        path.write_bytes(b"half of it")
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+    monkeypatch.setattr(Stream, "write_to", interrupt)
+    policy = "--policy=controllers_of_test:Interrupted"
+    output = f"--output={tmp_path}/data/a"
+    assert run(*TWO_POLES, policy, "--num_env_steps=1000", output) == 130
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 @pytest.mark.usefixtures("controllers")
