@@ -191,12 +191,27 @@ class RunEvaluations:
         """
         while self._process is not None and self._begun is not None:
             if self._signals.received is not None:
+                self._say_what_is_lost(self._begun.policy.iterations, run)
                 return None
             taken = self._take(self._process.poll(_WAIT_SECONDS), run)
             if taken is not None:
                 return taken
             self._show_progress(self._process.num_steps, self._process.num_episodes)
         return None
+
+    def _say_what_is_lost(self, iteration: int, run: RunState) -> None:
+        interval, last = self._config.eval_interval, run.last_eval_iteration
+        # A checkpoint holds no policy but its own.
+        is_repeated = iteration == run.iterations and is_evaluation_due(
+            iteration, last, interval
+        )
+        _logger.warning(
+            "The evaluation of iteration %d was still going on: its result is lost. %s",
+            iteration,
+            "A run that is resumed from here repeats it."
+            if is_repeated
+            else "A run that is resumed from here does not repeat it.",
+        )
 
     def _take(
         self, played: EvalResult | None, run: RunState

@@ -220,8 +220,38 @@ def test_one_that_hangs_is_killed_and_shows_where_it_was(train):
 
 
 class Terminates(Hook):
+    """At the end of an iteration."""
+
+    def __init__(self, iteration: int = 1) -> None:
+        super().__init__()
+        self._iteration = iteration
+
     def after_iter(self, training) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        if training.run.iterations == self._iteration:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class WithoutFirst(Hook):
+    """That of iteration 0 is taken for done."""
+
+    def before_train(self, training) -> None:
+        training.run.last_eval_iteration = 0
+
+
+@pytest.mark.parametrize(
+    ("iteration", "then"), [(2, "repeats it"), (3, "does not repeat it")]
+)
+def test_what_a_signal_loses_is_said(train, caplog, iteration, then):
+    train(
+        create_env=make_hanging_evaluation,
+        hooks=[WithoutFirst(), Terminates(iteration)],
+        async_eval=True,
+        eval_interval=2,
+        **EVALUATE,
+    )
+    [line] = [r.message for r in caplog.records if "evaluation of" in r.message]
+    assert line.startswith("The evaluation of iteration 2 was still going on")
+    assert line.endswith(f"A run that is resumed from here {then}.")
 
 
 def test_a_signal_does_not_wait_for_it(train, monkeypatch):
