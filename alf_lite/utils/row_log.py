@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
+import heapq
 import io
+import itertools
 import json
 import logging
 import math
+import operator
 import os
 import stat
 import time
@@ -20,6 +24,7 @@ from alf_lite.utils.appended_file import AppendedFile
 _logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+_Key = tuple[Any, ...]
 
 # Where a run is, in every row.
 AXES = ("iteration", "env_steps", "updates", "seconds")
@@ -29,8 +34,10 @@ METRICS = "metrics"
 EPISODES = "evaluation_episodes"
 KEYS = {METRICS: ("iteration",), EPISODES: ("iteration", "episode")}
 
-# New columns wait so long at least, so that many of them cost little.
+# New columns and late rows wait so long at least, so that many of them cost little.
 _REWRITE_SECONDS = 10.0
+# They wait longer where the table takes longer: at most a twentieth of the time.
+_QUICK_SECONDS = _REWRITE_SECONDS / 20
 
 
 class RowLog:
@@ -39,8 +46,9 @@ class RowLog:
     A row is in the file of JSON lines when ``add`` returns; nothing of it is ever
     changed, except by :func:`rewind_rows`. A number that is not finite is null.
 
-    The table is derived from it. It has one row per key, with all that came for it, and
-    a column for every name, the axes first; it is written anew for new columns.
+    The table is derived from it. It has one row per key, in their order, with all that
+    came for it, and a column for every name, the axes first. It is written anew for new
+    columns, and for what comes when there is a later row.
 
     Errors of the disk are logged, never raised.
 
@@ -81,13 +89,14 @@ class RowLog:
         is_due = self._is_behind and (at_once or now >= self._next_rewrite)
         if not is_due or self._file.is_failing or not self._is_ours():
             return
-        self._next_rewrite = now + _REWRITE_SECONDS
         try:
             self._table.rewrite(self._path)
         except OSError as error:
             _logger.error("%s cannot be written: %s", self._table.path, error)
         else:
             self._is_behind = False
+        seconds = time.monotonic() - now
+        self._next_rewrite = now + _REWRITE_SECONDS * max(1, seconds / _QUICK_SECONDS)
 
     def _is_ours(self) -> bool:
         """False if the directory was deleted, or is another run's now."""
@@ -104,7 +113,7 @@ class RowLog:
 
 
 class _Table:
-    """A CSV file that grows by rows, and is written anew for new columns."""
+    """A CSV file that grows by rows, and is written anew where that is not possible."""
 
     def __init__(self, path: Path, keys: Sequence[str]) -> None:
         self.path = path
@@ -119,8 +128,12 @@ class _Table:
         if self._descriptor is None or not row.keys() <= set(self._columns):
             return False
         begin = self._end
-        if self._key(row) == self._key(self._last):
-            row, begin = self._last | row, self._begin_of_last
+        if self._last:
+            key, last_key = self._key(row), self._key(self._last)
+            if key < last_key:
+                return False
+            if key == last_key:
+                row, begin = self._last | row, self._begin_of_last
         line = self._line(row)
         try:
             if os.pwrite(self._descriptor, line, begin) < len(line):
@@ -134,7 +147,7 @@ class _Table:
     def rewrite(self, source: Path) -> None:
         """Writes what is in the JSON lines. Whole, or not at all."""
         with source.open("rb") as lines:
-            names = {name for row in read_rows(lines) for name in row}
+            names, late = self._look_through(read_rows(lines))
         first = [name for name in dict.fromkeys((*AXES, *self._keys)) if name in names]
         self._columns = [*first, *sorted(names - set(first))]
         self.close()
@@ -144,7 +157,7 @@ class _Table:
             with temporary.open("xb") as file, source.open("rb") as lines:
                 header = {name: name for name in self._columns}
                 self._end, self._last = file.write(self._line(header)), {}
-                for row in self._merged(read_rows(lines)):
+                for row in self._merged(read_rows(lines), late):
                     self._last, self._begin_of_last = row, self._end
                     self._end += file.write(self._line(row))
             self._descriptor = os.open(temporary, os.O_RDWR | os.O_CLOEXEC)
@@ -160,27 +173,57 @@ class _Table:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _merged(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Rows of one key as one."""
-        last: Row = {}
-        for row in rows:
-            if last and self._key(row) == self._key(last):
-                last |= row
-                continue
-            if last:
-                yield last
-            last = row
-        if last:
-            yield last
+    def _look_through(self, rows: Iterable[Row]) -> tuple[set[str], list[Row]]:
+        """All names, and the rows that came when there was a later one, in order.
 
-    def _key(self, row: Row) -> tuple[Any, ...]:
-        return tuple(row.get(name) for name in self._keys)
+        Those are few: what is in time need not be kept in memory.
+        """
+        names: set[str] = set()
+        late: dict[_Key, Row] = {}
+        last: _Key = ()
+        for row in rows:
+            names.update(row)
+            key = self._key(row)
+            if key < last:
+                late[key] = late.get(key, {}) | row
+            last = max(last, key)
+        return names, [late[key] for key in sorted(late)]
+
+    def _merged(self, rows: Iterable[Row], late: list[Row]) -> Iterator[Row]:
+        """Rows of one key as one, in the order of the keys.
+
+        Args:
+            rows: as they came.
+            late: those of them that came late, see :meth:`_look_through`.
+        """
+        # Sorting is stable: what came late completes what was there.
+        in_order = heapq.merge(self._in_time(rows), late, key=self._key)
+        for _, same in itertools.groupby(in_order, self._key):
+            yield functools.reduce(operator.or_, same)
+
+    def _in_time(self, rows: Iterable[Row]) -> Iterator[Row]:
+        last: _Key = ()
+        for row in rows:
+            key = self._key(row)
+            if key >= last:
+                last = key
+                yield row
+
+    def _key(self, row: Row) -> _Key:
+        return tuple(_comparable(row.get(name)) for name in self._keys)
 
     def _line(self, row: Row) -> bytes:
         line = io.StringIO()
         cells = [row.get(name) for name in self._columns]
         csv.writer(line, lineterminator="\n").writerow(cells)
         return line.getvalue().encode()
+
+
+def _comparable(value: Any) -> tuple[int, Any]:
+    """Numbers in their order; what is missing comes first, what is none comes last."""
+    if isinstance(value, int | float):
+        return 1, value
+    return (0, 0) if value is None else (2, str(value))
 
 
 def read_rows(lines: Iterable[bytes]) -> Iterator[Row]:

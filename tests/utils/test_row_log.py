@@ -51,6 +51,71 @@ def test_new_columns_and_late_numbers_find_their_place(log, tmp_path, monkeypatc
     assert not list(tmp_path.glob(".tmp*"))
 
 
+LATE = [
+    {"iteration": 4, "x": 40},
+    {"iteration": 6, "x": 60},
+    {"iteration": 8, "x": 80},
+    {"iteration": 6, "y": 0.6},  # of an evaluation in another process
+    {"iteration": 6, "z": 6.0},
+    {"iteration": 8, "y": 0.8},
+    {"iteration": 5, "y": 0.5},  # nothing else was recorded there
+    {"iteration": 10, "x": 100},
+    {"iteration": 8, "z": 8.0},
+]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 10.0])
+def test_a_row_per_iteration_whenever_its_numbers_come(
+    log, tmp_path, monkeypatch, seconds
+):
+    monkeypatch.setattr(row_log, "_REWRITE_SECONDS", seconds)
+    for row in LATE:
+        log.add(row)
+    log.close()
+    assert rows(tmp_path) == LATE
+    expected = [
+        {"iteration": "4", "x": "40", "y": "", "z": ""},
+        {"iteration": "5", "x": "", "y": "0.5", "z": ""},
+        {"iteration": "6", "x": "60", "y": "0.6", "z": "6.0"},
+        {"iteration": "8", "x": "80", "y": "0.8", "z": "8.0"},
+        {"iteration": "10", "x": "100", "y": "", "z": ""},
+    ]
+    assert table(tmp_path) == expected
+    log = RowLog(tmp_path / "x.jsonl", ("iteration",))
+    log.add({"iteration": 10, "z": 10.0})
+    log.close()
+    expected[-1]["z"] = "10.0"
+    assert table(tmp_path) == expected
+
+
+def test_late_rows_do_not_have_the_table_written_each_time(log, tmp_path, monkeypatch):
+    clock = [0.0]
+    seconds = []  # at which it was written
+    original = row_log._Table.rewrite
+
+    def rewrite(table, source):
+        seconds.append(clock[0])
+        clock[0] += 2.0  # it takes so long
+        original(table, source)
+
+    monkeypatch.setattr(row_log._Table, "rewrite", rewrite)
+    monkeypatch.setattr(row_log.time, "monotonic", lambda: clock[0])
+    for i in range(200):
+        clock[0] += 1.0
+        log.add({"iteration": i, "x": i, "y": None})
+        log.add({"iteration": i - 5, "y": i})
+    assert len(seconds) <= 1 + 200 / 40
+    log.close()
+    assert [row["y"] for row in table(tmp_path)][:-5] == [str(i) for i in range(200)]
+
+
+def test_rows_of_somebody_else_do_no_harm(tmp_path):
+    lines = '{"x": 1}\n{"iteration": 2}\n{"iteration": "two"}\n{"iteration": 1}\n'
+    (tmp_path / "x.jsonl").write_text(lines)
+    RowLog(tmp_path / "x.jsonl", ("iteration",)).close()
+    assert [row["iteration"] for row in table(tmp_path)] == ["", "1", "2", "two"]
+
+
 def test_many_new_columns_are_written_together(log, tmp_path, monkeypatch):
     calls = []
     original = row_log._Table.rewrite
