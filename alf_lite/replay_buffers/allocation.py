@@ -24,6 +24,12 @@ _logger = logging.getLogger(__name__)
 StorageKind = Literal["memory", "memmap"]
 
 _GB = 1e9
+# What says that there is no room for a file, and who may have said it.
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your quota of it is used up",
+    errno.EFBIG: "one file may not be so large there, see ulimit -f",
+}
 
 
 def allocate(
@@ -88,17 +94,23 @@ def _reserve(descriptor: int, num_bytes: int, directory: Path) -> None:
     """
     try:
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, num_bytes)
-            return
+            try:
+                os.posix_fallocate(descriptor, 0, num_bytes)
+                return
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    raise
+                # It cannot reserve; the check of the free space has to do.
+                _logger.info("no space can be reserved in %s: %s", directory, error)
+        os.ftruncate(descriptor, num_bytes)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise ValueError(
-                f"the replay buffer needs {num_bytes / _GB:.2f} GB of space in "
-                f"{directory}, which the disk refused"
-            ) from error
-        # The file system cannot reserve; the check of the free space has to do.
-        _logger.info("no space can be reserved in %s: %s", directory, error)
-    os.ftruncate(descriptor, num_bytes)
+        if error.errno not in _NO_ROOM:
+            raise
+        raise ValueError(
+            f"the replay buffer needs {num_bytes / _GB:.2g} GB of space in "
+            f"{directory}, which the system refused: {_NO_ROOM[error.errno]}. Make "
+            "max_length smaller, or choose another directory."
+        ) from error
 
 
 def _refuse_if_too_large(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from alf_lite.replay_buffers.allocation import StorageOptions, allocate
 from alf_lite.utils import free_memory
+from tests.source_code import ROOT
 
 CPU = torch.device("cpu")
 
@@ -57,13 +60,45 @@ def test_where_the_system_does_not_say_it_is_tried(monkeypatch):
     assert allocate(10, CPU).shape == (10,)
 
 
-def test_a_disk_that_fills_up_is_an_error_before_training(tmp_path, monkeypatch):
-    def refuse(descriptor, offset, length):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize("can_reserve", [False, True])
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "your quota"),
+        (errno.EFBIG, "ulimit -f"),
+    ],
+)
+def test_a_file_without_room_is_an_error_before_training(
+    tmp_path, monkeypatch, can_reserve, number, reason
+):
+    def refuse(*arguments):
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(ValueError, match="the disk refused"):
+    if can_reserve:
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+    else:
+        monkeypatch.delattr(os, "posix_fallocate")
+        monkeypatch.setattr(os, "ftruncate", refuse)
+    expected = rf"needs 1e-06 GB of space in .*, which the system refused: .*{reason}"
+    with pytest.raises(ValueError, match=expected):
         allocate(1000, CPU, tmp_path)
+
+
+def test_a_limit_of_the_process_is_no_bug(tmp_path):
+    code = (
+        "import resource, signal, sys, torch\n"
+        "from alf_lite.replay_buffers.allocation import allocate\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        "try:\n"
+        "    allocate(100_000, torch.device('cpu'), sys.argv[1])\n"
+        "except ValueError as error:\n"
+        "    assert 'ulimit -f' in str(error), error\n"
+        "    sys.exit(7)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, check=False, cwd=ROOT).returncode == 7
 
 
 def test_a_file_system_that_cannot_reserve_is_used_all_the_same(tmp_path, monkeypatch):
