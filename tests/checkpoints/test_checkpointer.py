@@ -116,7 +116,7 @@ def test_view_is_saved_without_the_storage_it_belongs_to(directory):
     ("value", "kind"),
     [
         (np.zeros(2), "ndarray"),
-        (np.float64(1.0), "float64"),
+        (np.complex64(1.0), "complex64"),
         (namedtuple("Pair", "a b")(1, 2), "Pair"),
         (Path("x"), "Path"),
         ({1, 2}, "set"),
