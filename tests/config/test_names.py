@@ -295,8 +295,8 @@ def test_a_class_that_is_defined_anew_replaces_the_earlier_one(tank):
             "there is no module 'tnk'. Did you mean",
         ),
         (
-            "create_environment.env_ctor = @my_own_lake.Fish",
-            "there is no module 'my_own_lake'. A module of your own has to be beside "
+            "create_environment.env_ctor = @fishing_lake.Fish",
+            "there is no module 'fishing_lake'. A module of your own has to be beside "
             "the conf, in the current directory or on PYTHONPATH.",
         ),
         (
