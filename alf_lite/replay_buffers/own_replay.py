@@ -328,22 +328,17 @@ class ReplayMonitor:
         """Takes note of the priorities that an update gives [B]."""
         self._priority = priority
 
-    def write(self, buffer: ReplayBuffer | None, num_steps: int) -> None:
-        """Writes what is known, and forgets the last windows drawn.
-
-        Args:
-            buffer: the run's own; None if there is none yet.
-            num_steps: of the run that are kept, those of a checkpoint among them.
-        """
+    def write(self, own: OwnReplay) -> None:
+        """Writes what is known, of ``own`` and the last windows drawn."""
         if not summary.should_record():
             return
         with summary.scope("replay"):
-            summary.scalar("size", num_steps)
+            summary.scalar("size", own.num_steps)
             if self._num_added:
                 times_drawn = self._num_own_windows / self._num_added
                 summary.scalar("times_drawn", times_drawn)
             self._write_speeds()
-            self._write_drawn(buffer)
+            self._write_drawn(own.buffer)
             if isinstance(self._priority, Tensor):
                 _write("priority", self._priority)
         self._drawn = []

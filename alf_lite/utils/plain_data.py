@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite.config.values import as_number
 from alf_lite.errors import CheckpointError
 
 _LEAVES = (bool, int, float, str, bytes, torch.dtype, type(None))
@@ -43,8 +43,8 @@ def to_plain(value: Any, path: str) -> Any:
         return tensor.contiguous().clone() if is_view else tensor
     if type(value) in _LEAVES:
         return value
-    if isinstance(value, np.bool_ | np.integer | np.floating):
-        return value.item()
+    if type(number := as_number(value)) in _LEAVES:
+        return number
     if isinstance(value, dict):
         return {
             _plain_key(key, path): to_plain(item, f"{path}[{key!r}]")

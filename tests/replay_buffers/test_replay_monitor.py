@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -37,12 +39,17 @@ def scalars(directory) -> dict[str, float]:
     return {tag: events.Scalars(tag)[-1].value for tag in events.Tags()["scalars"]}
 
 
+def own(buffer):
+    """What the monitor is told of the run's own steps."""
+    return types.SimpleNamespace(buffer=buffer, num_steps=buffer.total_size)
+
+
 def test_the_numbers_are_those_of_the_last_draw_and_update(tmp_path, buffer):
     monitor = ReplayMonitor()
     monitor.add(20)
     with summary.writer_to(tmp_path):
         with summary.record_if(True):
-            monitor.write(buffer, buffer.total_size)
+            monitor.write(own(buffer))
         monitor.add(2)
         monitor.draw([windows([0, 1], [3, 3], [1.0, 1.0], 0)], 3)
         monitor.draw(
@@ -54,7 +61,7 @@ def test_the_numbers_are_those_of_the_last_draw_and_update(tmp_path, buffer):
         )
         monitor.prioritize(torch.tensor([1.0, 4.0, 2.0, 1.0], requires_grad=True))
         with summary.record_if(True):
-            monitor.write(buffer, buffer.total_size)
+            monitor.write(own(buffer))
     written = scalars(tmp_path)
     added, drawn = (
         written.pop(f"replay/steps_{name}_per_second") for name in ("added", "drawn")
@@ -80,7 +87,7 @@ def test_nothing_is_computed_where_nothing_is_recorded(buffer, monkeypatch):
     monitor = ReplayMonitor()
     monkeypatch.setattr(summary, "scalar", lambda *_: pytest.fail("it was"))
     monitor.draw([windows([0], [3], [1.0], 0)], 3)
-    monitor.write(buffer, buffer.total_size)
+    monitor.write(own(buffer))
 
 
 def test_what_is_counted_goes_on(buffer, tmp_path):
@@ -90,5 +97,5 @@ def test_what_is_counted_goes_on(buffer, tmp_path):
     resumed.load_state_dict(monitor.state_dict())
     assert resumed.state_dict() == monitor.state_dict()
     with summary.writer_to(tmp_path), summary.record_if(True):
-        resumed.write(buffer, buffer.total_size)
+        resumed.write(own(buffer))
     assert scalars(tmp_path)["replay/times_drawn"] == 0.5

@@ -95,8 +95,7 @@ class TrainingReplay:
     def end_iteration(self) -> None:
         """Counts it; not if it was broken off."""
         self._num_iterations += 1
-        if summary.should_record():  # counting takes some microseconds
-            self._monitor.write(self.own.buffer, self.own.num_steps)
+        self._monitor.write(self.own)
 
     def next_unroll_length(self) -> int:
         """Steps to collect now; a fraction of one is left for a later iteration."""

@@ -298,7 +298,7 @@ class UpdateCounter(nn.Module):
         told, count = divmod(int(state), _IS_NOT_DUE)
         self._count = count - 1
         self.advance()  # to the last one that was counted, and to what is due then
-        # Checkpoints of version 0.1 hold the count alone.
+        # Checkpoints of versions up to 0.2 hold the count alone.
         if self._schedule is not None and told:
             self.is_due = told * _IS_NOT_DUE == _IS_DUE
 
