@@ -17,7 +17,7 @@ from alf_lite.bin.program import (
     MAX_SEED,
     Flag,
     Program,
-    checkpoint_of_flag,
+    run_of_flags,
 )
 from alf_lite.errors import ConfigError
 
@@ -178,7 +178,8 @@ def _run_conf(values: FlagValues) -> str | None:
     from alf_lite.policies import run_policy
 
     parameters = recorded_steps_flags.parameters(values)
-    return run_policy.run_conf(values.root_dir, parameters, run_policy.TO_COLLECT)
+    root_dir, _ = run_of_flags(values)
+    return run_policy.run_conf(root_dir, parameters, run_policy.TO_COLLECT)
 
 
 def _amount(values: FlagValues) -> Amount:
@@ -211,8 +212,7 @@ def _algorithm_policy(values: FlagValues, env: Environment) -> CollectionPolicy:
         device=values.device, epsilon_greedy=values.epsilon_greedy
     )
     if values.root_dir:
-        which = checkpoint_of_flag(values.checkpoint)
-        loaded = run_policy.load_policy_checkpoint(values.root_dir, which)
+        loaded = run_policy.load_policy_checkpoint(*run_of_flags(values))
         algorithm = run_policy.build_policy(config, env, loaded)
     else:
         algorithm = run_policy.build_untrained(config, env)

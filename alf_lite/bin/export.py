@@ -12,7 +12,7 @@ from alf_lite.bin.program import (
     MAX_SEED,
     Flag,
     Program,
-    checkpoint_of_flag,
+    run_of_flags,
 )
 
 FLAGS = (
@@ -58,12 +58,12 @@ FLAGS = (
 
 def export(values: FlagValues) -> int:
     """Exports as the flags say; returns the exit code."""
-    checkpoint = checkpoint_of_flag(values.checkpoint)
+    root_dir, checkpoint = run_of_flags(values)
 
     from alf_lite.tools.policy_export import export_policy
 
     result = export_policy(
-        values.root_dir,
+        root_dir,
         values.out,
         checkpoint=checkpoint,
         file_format=values.format,

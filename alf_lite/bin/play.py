@@ -15,7 +15,7 @@ from alf_lite.bin.program import (
     MAX_SEED,
     Flag,
     Program,
-    checkpoint_of_flag,
+    run_of_flags,
 )
 from alf_lite.errors import ConfigError
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 FLAGS = (
     Flag(
         "root_dir",
-        "Directory of the run to play. Its configuration is executed: play only "
-        "runs that you trust.",
+        "Directory of the run to play, or a checkpoint of it. Its configuration is "
+        "executed: play only runs that you trust.",
         required="which run should be played?",
     ),
     CHECKPOINT,
@@ -104,12 +104,13 @@ def play(values: FlagValues) -> int:
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.tools import game_player, player, report
 
+    root_dir, checkpoint = run_of_flags(values)
     if _shows_games(values):
         game_player.show_games(
-            values.root_dir,
+            root_dir,
             values.num_episodes,
             against=values.against,
-            checkpoint=checkpoint_of_flag(values.checkpoint),
+            checkpoint=checkpoint,
             seat=values.seat,
             sample=values.sample,
             device=values.device,
@@ -118,9 +119,9 @@ def play(values: FlagValues) -> int:
         )
         return 0
     result = player.play(
-        values.root_dir,
+        root_dir,
         values.num_episodes,
-        checkpoint=checkpoint_of_flag(values.checkpoint),
+        checkpoint=checkpoint,
         num_environments=values.num_environments,
         sample=values.sample,
         render=values.render,

@@ -82,7 +82,7 @@ _DEFINE: dict[type, Callable[..., Any]] = {
 CHECKPOINT = Flag(
     "checkpoint",
     "Which policy of the run: latest, best (by the evaluations during training), or "
-    "the step of a checkpoint.",
+    "the step of a checkpoint; or the path of a checkpoint as --root_dir.",
     default="latest",
 )
 DEVICE = Flag("device", "Where the networks are. Default: as in the training.")
@@ -308,6 +308,18 @@ def checkpoint_of_flag(value: str) -> str | int:
     if value.isdecimal():
         return int(value)
     raise ConfigError(f"--checkpoint must be latest, best or a step, got {value!r}")
+
+
+def run_of_flags(values: FlagValues) -> tuple[str, str | int]:
+    """The run of ``--root_dir``, which may be one of its checkpoints, and which one.
+
+    Raises:
+        ConfigError: if ``--checkpoint`` is none, or another one.
+    """
+    from alf_lite.policies.trained_policy import run_and_checkpoint
+
+    checkpoint = checkpoint_of_flag(values.checkpoint)
+    return run_and_checkpoint(values.root_dir, checkpoint, "--root_dir")
 
 
 class _StderrHandler(logging.Handler):

@@ -6,7 +6,7 @@ import sys
 
 from absl.flags import FlagValues
 
-from alf_lite.bin.program import CHECKPOINT, MAX_SEED, Flag, Program, checkpoint_of_flag
+from alf_lite.bin.program import CHECKPOINT, MAX_SEED, Flag, Program, run_of_flags
 from alf_lite.errors import ConfigError
 
 FLAGS = (
@@ -44,7 +44,7 @@ FLAGS = (
 
 def push(values: FlagValues) -> int:
     """Shares as the flags say; returns the exit code."""
-    checkpoint = checkpoint_of_flag(values.checkpoint)
+    root_dir, checkpoint = run_of_flags(values)
 
     from alf_lite.tools import report, sharing
 
@@ -55,11 +55,11 @@ def push(values: FlagValues) -> int:
         "seed": values.seed,
     }
     if values.output:
-        evaluation = sharing.pack_policy(values.root_dir, values.output, **options)
+        evaluation = sharing.pack_policy(root_dir, values.output, **options)
         name, where = values.output, f"Written:      {values.output}"
     elif values.to:
         result = sharing.push_policy(
-            values.root_dir, values.to, private=values.private, **options
+            root_dir, values.to, private=values.private, **options
         )
         name, evaluation = result.name, result.evaluation
         where = f"Shared:       {result.address} ({len(result.files)} files)"

@@ -12,7 +12,7 @@ from alf_lite.bin.program import (
     MAX_SEED,
     Flag,
     Program,
-    checkpoint_of_flag,
+    run_of_flags,
 )
 from alf_lite.errors import ConfigError
 
@@ -52,9 +52,10 @@ def show_tree(values: FlagValues) -> int:
 
     for file in values.output:
         pictures.check_can_draw(file)
+    root_dir, checkpoint = run_of_flags(values)
     searched = search_trees.search_of_run(
-        values.root_dir,
-        checkpoint=checkpoint_of_flag(values.checkpoint),
+        root_dir,
+        checkpoint=checkpoint,
         actions=list(map(int, values.action)),
         num_steps=values.steps,
         seed=values.seed,

@@ -75,6 +75,12 @@ def test_plays_the_checkpoint_asked_for(trained, capsys):
     assert one["step"] == 2
     best = result_of(capsys, root_dir, "--num_episodes=1", "--checkpoint=best")
     assert best["step"] == 4  # the only one that was evaluated
+    second = f"--root_dir={trained}/checkpoints/ckpt-2"
+    assert result_of(capsys, second, "--num_episodes=1") == one
+    assert run(second, "--checkpoint=best") != 0
+    assert (
+        f"leave that out, or give the run, {trained}" in capsys.readouterr().err.lower()
+    )
 
 
 def test_needs_nothing_but_the_policy_and_changes_nothing(trained, tmp_path, capsys):
