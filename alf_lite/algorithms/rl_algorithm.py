@@ -9,10 +9,10 @@ from alf_lite import nest
 from alf_lite.algorithms.acting import TrainedPolicy, without_memory
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning import construction, training_batches
-from alf_lite.algorithms.learning.collector import EpisodeCollection
 from alf_lite.algorithms.learning.recorded_steps import has_no_replay
 from alf_lite.algorithms.learning.training_replay import TrainingReplay
 from alf_lite.algorithms.learning.training_run import TrainingRun, metrics_of
+from alf_lite.algorithms.learning.whole_episodes import EpisodeCollection
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
@@ -213,7 +213,8 @@ class RLAlgorithm(RLContract):
         """Collects ``unroll_length`` steps of every environment.
 
         The metrics observe the untransformed steps; normalizers update their statistics
-        after the unroll. Off-policy, the steps go into the replay buffer.
+        after the unroll, on-policy when it is prepared for training. Off-policy, the
+        steps go into the replay buffer.
 
         Returns:
             [T, B, ...], or [T+1, B, ...] on-policy: the last row is the bootstrap row.
@@ -253,6 +254,7 @@ class RLAlgorithm(RLContract):
             batch = training_batches.TrainingBatch(
                 experience.time_step, train_info, (), valid
             )
+            run.collector.update_statistics()
             return run.updates.run_on_rollout(batch)
 
         # Preprocess the whole unroll once, [B, T+1, ...].
@@ -261,6 +263,7 @@ class RLAlgorithm(RLContract):
             (experience._replace(rollout_info=info), valid)
         )
         batch = run.preprocessed = self.preprocess(experience, valid, BatchInfo())
+        run.collector.update_statistics()
 
         # Update on its mini-batches.
         if length is not None:  # else a sequence is the unroll with its bootstrap row

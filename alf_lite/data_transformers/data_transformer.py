@@ -92,7 +92,9 @@ class DataTransformer(nn.Module, ABC):
 
     Statistics change only in :meth:`observe`, which is called once per unroll of the
     training environments and never in evaluation, so all steps of an unroll are
-    transformed alike. They are buffers of the module, so that checkpoints hold them.
+    transformed alike. On-policy it is called when the unroll is prepared for training:
+    what joins it there, such as steps of experts, is transformed as the unroll was.
+    They are buffers of the module, so that checkpoints hold them.
 
     Args:
         observation_spec: of one raw observation.

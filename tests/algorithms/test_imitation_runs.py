@@ -13,6 +13,7 @@ from alf_lite.algorithms.gail_reward import GailReward
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.frame_stacker import FrameStacker
+from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
@@ -114,6 +115,27 @@ def test_held_out_demonstrations_are_told_from_own_steps(tmp_path, monkeypatch):
     evaluator = DatasetEvaluator(imitator, imitator.config, [path])
     assert "loss/gail/accuracy" in evaluator.evaluate()
     assert torch.cat(seen).all()
+    imitator.finish_train()
+
+
+def test_on_policy_demonstrations_are_scaled_as_the_unroll_was(tmp_path, monkeypatch):
+    imitator = agent(
+        PPOAlgorithm,
+        data_transformer_ctor=ObservationNormalizer,
+        offline_buffer_dir=recorded(tmp_path / "x.replay", 7),
+    )
+    normalizer, counts = imitator.data_transformer.normalizer, []
+    draw = GailReward._draw
+    monkeypatch.setattr(
+        GailReward,
+        "_draw",
+        lambda self, shape: counts.append(int(normalizer.count)) or draw(self, shape),
+    )
+    while_acting = []
+    for _ in range(3):
+        while_acting.append(int(normalizer.count))
+        imitator.train_iter()
+    assert counts == while_acting == [0, 14, 26]
     imitator.finish_train()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import numpy as np
@@ -224,10 +225,12 @@ def test_off_policy_training_asks_the_environment_whether_it_fits():
         build(Reflection(observation_signs=[1, -1]))
 
 
-def on_policy(cls=PPOAlgorithm, num_environments: int = 4, transformers=(), **options):
-    settings = {}
+def on_policy(
+    cls=PPOAlgorithm, num_environments=4, transformers=(), settings=(), **options
+):
+    settings = dict(settings)
     if cls is PPOAlgorithm:
-        settings = {"epochs": 2, "mini_batch_length": 1, "mini_batch_size": 32}
+        settings |= {"epochs": 2, "mini_batch_length": 1, "mini_batch_size": 32}
     config = TrainerConfig(
         num_iterations=4,
         random_seed=0,
@@ -260,18 +263,32 @@ def test_an_unroll_has_a_copy_in_the_mirror(transformers):
     for name in ("log_prob", "advantage", "value_target", "old_value", "valid"):
         expected = getattr(own.rollout_info, name)
         assert torch.equal(getattr(mirrored.rollout_info, name), expected)
-    ours, seen = own.inputs.observation, mirrored.inputs.observation
-    if transformers:
-        mean = algorithm.data_transformer.transformers[0].normalizer.mean
-        normalizer = algorithm.data_transformer.transformers[0].normalizer
-        raw = [
-            next(iter(normalizer.denormalize({"observation": x}).values()))
-            for x in (ours, seen)
+    if not transformers:
+        assert torch.equal(mirrored.inputs.observation, -own.inputs.observation)
+
+
+@pytest.mark.parametrize("settings", [{}, {"unroll_episodes": 6}])
+def test_the_mirror_is_scaled_as_the_unroll_was(settings):
+    algorithm = on_policy(
+        transformers=[ObservationNormalizer], symmetries=[CART_POLE], settings=settings
+    )
+    for _ in range(3):
+        raw = []
+        algorithm.training_run.collector.listeners[:] = [
+            lambda steps, raw=raw: raw.append(steps.observation.clone())
         ]
-        assert mean.abs().min() > 1e-4  # so that signs alone would not do
-        torch.testing.assert_close(raw[1], -raw[0], rtol=1e-4, atol=1e-5)
-    else:
-        assert torch.equal(seen, -ours)
+        transformer = copy.deepcopy(algorithm.data_transformer)  # that acts
+        algorithm.train_iter()
+        observation = torch.cat(raw).transpose(0, 1)  # [B, T, 4], from the environment
+        for sign, begin in ((1, 0), (-1, 4)):
+            batch = algorithm.training_run.preprocessed.inputs.observation
+            seen = batch[begin : begin + 4, -observation.shape[1] :]
+            expected = transformer.transform_unroll(
+                TimeStep(observation=sign * observation)
+            )
+            torch.testing.assert_close(seen, expected.observation, rtol=1e-4, atol=1e-5)
+    moved = algorithm.data_transformer.transformers[0].normalizer
+    assert moved.mean.abs().min() > 1e-4  # so that signs alone would not do
 
 
 def test_the_mirror_has_a_policy_of_its_own_that_the_kl_starts_from():

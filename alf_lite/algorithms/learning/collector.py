@@ -1,4 +1,4 @@
-"""Collecting: the unroller of a run, what looks at new steps, and whole episodes."""
+"""Collecting: the unroller of a run, and what looks at new steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +13,11 @@ from alf_lite import nest
 from alf_lite.algorithms.learning.captured_update import schedules_of
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import AlgStep, Experience, StepType, TimeStep
+from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.environments.torch_vector_env import TorchVectorEnv
-from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError
+from alf_lite.errors import AlfLiteError, CheckpointError
 from alf_lite.metrics.metrics import MetricSet
 from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.compiled_unroller import CompiledUnroller
@@ -34,8 +33,6 @@ Nest = Any
 
 # A compiled call costs 15 µs more than one that is not.
 _MIN_BATCH_TO_COMPILE = 256
-# An episode that is longer has no end, as far as ``unroll_episodes`` is concerned.
-_MAX_EPISODE_LENGTH = 100_000
 
 
 class Collector:
@@ -72,6 +69,7 @@ class Collector:
         self._unroller: SyncUnroller | AsyncUnroller | None = None
         self._joiner = UnrollJoiner(algorithm.device if store is None else None)
         self._acts_randomly = False  # during an unroll
+        self._untaken: list[TimeStep] = []  # not yet in transformers' statistics
         self._with_grad = algorithm.unrolls_with_grad
         self._bootstrap = algorithm.on_policy
         self._saved_unroll: dict[str, Any] = {}  # until the environment is resumed
@@ -163,6 +161,8 @@ class Collector:
                 themselves.
         """
         unroller = self.unroller
+        if self._config.unroll_episodes is None and self._untaken:
+            self.update_statistics()  # nobody has trained on these steps
         self._algorithm.set_training(False)
         self._acts_randomly = acts_randomly
         before, interruption.is_harmless = interruption.is_harmless, True
@@ -180,8 +180,10 @@ class Collector:
 
     @functools.cached_property
     def _sharing_modules(self) -> list[Any]:
-        """What keeps statistics of the whole run, beside the metrics."""
-        return sharing_modules(self._algorithm)
+        """What keeps statistics of the whole run and is up to date after an unroll."""
+        algorithm = self._algorithm
+        later = sharing_modules(algorithm.data_transformer) if self._bootstrap else []
+        return [part for part in sharing_modules(algorithm) if part not in later]
 
     def take_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
         """What unroll workers have finished; metrics and buffers see it, too.
@@ -227,6 +229,8 @@ class Collector:
     def _observe(self, new_steps: TimeStep, there: TimeStep | None = None) -> None:
         """Shows [T, B, ...] to the metrics and to the statistics of transformers.
 
+        On-policy, these wait for :meth:`update_statistics`.
+
         Args:
             new_steps: as the environment returned them.
             there: the same on the device of the policy, if that is another one.
@@ -239,8 +243,27 @@ class Collector:
             listener(new_steps)
         if algorithm.has_multidim_reward:
             algorithm.observe_rewards(new_steps)
-        if not algorithm.data_transformer.is_identity:
-            algorithm.data_transformer.observe(new_steps if there is None else there)
+        if algorithm.data_transformer.is_identity:
+            return
+        steps = new_steps if there is None else there
+        if not self._bootstrap:
+            algorithm.data_transformer.observe(steps)
+        elif self._config.unroll_episodes is None:
+            self._untaken.append(steps)
+        else:  # whose next unroll uses the memory again
+            self._untaken.append(nest.map_structure(torch.clone, steps))
+
+    def update_statistics(self) -> None:
+        """Has transformers take in what was collected on-policy.
+
+        Not before the unroll is prepared for training: as long as it is, transformers
+        scale as they did while it was acted.
+        """
+        transformer, untaken = self._algorithm.data_transformer, self._untaken
+        self._untaken = []
+        for steps in untaken:
+            transformer.observe(steps)
+        share_statistics(sharing_modules(transformer))
 
     # Episodes
 
@@ -314,71 +337,6 @@ class Collector:
         self._saved_unroll = state
 
 
-class EpisodeCollection:
-    """Whole episodes, the first ``number`` that begin, from unrolls of any length.
-
-    Unrolls go on until all are complete, so that short episodes are not preferred to
-    long ones.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._pieces: list[Experience] = []
-        self._step_types: list[np.ndarray] = []
-        self._belongs = np.zeros((0, 0), bool)
-
-    def add(self, piece: Experience) -> bool:
-        """Takes the next unroll [T+1, B, ...]; whether more of them are needed.
-
-        Raises:
-            ConfigError: if the episodes do not end.
-        """
-        step_type = _step_types(piece)
-        self._belongs, is_complete = whole_episodes(
-            np.concatenate([*self._step_types, step_type]), self._number
-        )
-        if ranks.all(is_complete):  # with as many steps on every rank
-            self._pieces.append(piece)
-            return False
-        # The next unroll begins with the last row, and uses the memory again.
-        self._pieces.append(nest.map_structure(lambda t: t[:-1].clone(), piece))
-        self._step_types.append(step_type[:-1])
-        if len(self._belongs) > _MAX_EPISODE_LENGTH:
-            raise ConfigError(
-                f"TrainerConfig.unroll_episodes={self._number}: after "
-                f"{len(self._belongs)} steps of every environment not all episodes "
-                "have ended. Limit them by create_environment.max_episode_steps, or "
-                "leave unroll_episodes out."
-            )
-        return True
-
-    def joined(self) -> Experience:
-        """[T+1, B, ...]; the steps of others are LAST: nothing is trained there."""
-        experience = nest.cat(self._pieces)
-        steps = experience.time_step
-        mask = torch.from_numpy(self._belongs).to(steps.step_type.device)
-        masked = torch.where(mask, steps.step_type, int(StepType.LAST))
-        return experience._replace(time_step=steps._replace(step_type=masked))
-
-
-def whole_episodes(step_type: np.ndarray, number: int) -> tuple[np.ndarray, bool]:
-    """Which steps belong to the first episodes that begin, and whether all have ended.
-
-    Args:
-        step_type: [T, B], FIRST in its first row.
-        number: of episodes. Of those that begin together, the first columns' count.
-
-    Returns:
-        [T, B] bool, and whether so many LAST steps are among them.
-    """
-    is_first = step_type == int(StepType.FIRST)
-    begun = is_first.cumsum().reshape(is_first.shape)  # in the order of time, column
-    episode = np.maximum.accumulate(np.where(is_first, begun, 0), axis=0)
-    belongs = (episode > 0) & (episode <= number)
-    ended = np.count_nonzero(belongs & (step_type == int(StepType.LAST)))
-    return belongs, ended == number
-
-
 def captured_rollout_step(
     algorithm: RLContract, rollout_step: Callable[[TimeStep, Nest], AlgStep]
 ) -> Callable[[TimeStep, Nest], AlgStep]:
@@ -394,9 +352,3 @@ def captured_rollout_step(
 def _first_steps(unroll: Unroll, columns: list[int]) -> TimeStep:
     """Row 0 of some columns, [1, len(columns), ...]."""
     return nest.map_structure(lambda t: t[:1, columns], unroll.time_steps)
-
-
-def _step_types(experience: Experience) -> np.ndarray:
-    step_type = experience.time_step.step_type
-    assert isinstance(step_type, Tensor)
-    return step_type.cpu().numpy().copy()

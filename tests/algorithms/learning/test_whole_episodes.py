@@ -6,7 +6,7 @@ import torch
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning.collector import whole_episodes
+from alf_lite.algorithms.learning.whole_episodes import whole_episodes
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
