@@ -102,9 +102,10 @@ class ActionLeaf:
             )
             # Most robots are driven in [-1, 1] anyway.
             self._is_rescaled = bool((self._scale != 1).any() or self._shift.any())
-            if not self._is_rescaled:
-                self._low = self._low.astype(np.float32)
-                self._high = self._high.astype(np.float32)
+            low, high = self._low.astype(np.float32), self._high.astype(np.float32)
+            is_exact = bool((low == self._low).all() and (high == self._high).all())
+            if is_exact and not self._is_rescaled:
+                self._low, self._high = low, high
         else:
             self._offset = space_specs.action_offset(leaf.space)
 

@@ -125,9 +125,9 @@ def rescaling(space: spaces.Box) -> tuple[np.ndarray, ...]:
     """What maps [-1, 1] to a Box: (scale, shift, low, high).
 
     The environment gets clip(scale · action + shift, low, high). In double precision,
-    so that the ends are met exactly.
+    so that the ends are met exactly: float32 has no 0.1, but one above it.
     """
-    low, high = (bound.astype(np.float64) for bound in float_bounds(space))
+    low, high = _bounds(space)
     rescaled = is_rescaled(space)
     with np.errstate(invalid="ignore"):
         scale = np.where(rescaled, (high - low) / 2, 1.0)
@@ -136,11 +136,15 @@ def rescaling(space: spaces.Box) -> tuple[np.ndarray, ...]:
 
 
 def float_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds as float32; what is meant as no bound is infinite."""
+    """The bounds of specs, as float32; what is meant as no bound is infinite."""
+    low, high = _bounds(space)
+    return low.astype(np.float32), high.astype(np.float32)
+
+
+def _bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     low = np.where(low < -_UNBOUNDED, -np.inf, low)
-    high = np.where(high > _UNBOUNDED, np.inf, high)
-    return low.astype(np.float32), high.astype(np.float32)
+    return low, np.where(high > _UNBOUNDED, np.inf, high)
 
 
 def _torch_dtype(dtype: np.dtype) -> torch.dtype:

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from alf_lite.environments.numpy_time_steps import ActionLeaf
-from alf_lite.environments.space_specs import action_leaf_spec
+from alf_lite.environments.space_specs import RecordedValues, action_leaf_spec
 from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.environments.torch_time_steps import TorchActionLeaf
 from alf_lite.errors import DivergedError
@@ -78,6 +78,16 @@ def test_double_precision_boxes_get_double_precision(converted):
     result = converted(spaces.Box(-3, 3, (1,), np.float64), torch.tensor([[1.0]]))
     assert result.dtype == np.float64
     assert result.tolist() == [[3]]
+    # The float32 next to 0.1 is above it. The third element has one bound only.
+    low, high = np.array([-0.1, -0.3, -INF]), np.array([0.1, 0.3, 0.1])
+    one_sided = spaces.Box(low[2:], high[2:], dtype=np.float64)
+    assert converted(one_sided, torch.ones(1, 1)).tolist() == [[0.1]]
+    space = spaces.Box(low, high, dtype=np.float64)
+    ends = torch.tensor([[-2.0] * 3, [2.0] * 3])
+    expected = [[-0.1, -0.3, -2], [0.1, 0.3, 0.1]]
+    assert converted(space, ends).tolist() == expected
+    recorded = RecordedValues(spaces.Discrete(2), space).actions[()]
+    assert recorded.to_environment(ends.numpy()).tolist() == expected
 
 
 def test_integers_are_shifted_by_the_start_of_the_space(converted):
