@@ -201,22 +201,25 @@ class RecordedLeaf:
         self.dtype = leaf.dtype
         self._space = leaf.space
         self._offset = offset
+        # Of an image, say: nothing can be wrong.
+        self._has_whole_dtype = isinstance(leaf.space, spaces.Box) and bool(
+            leaf.dtype.kind == "b"
+            or (leaf.dtype.kind in "iu" and _is_whole(leaf.space, leaf.dtype))
+        )
         self._rescaling = None if box is None else rescaling(box)
 
     def check_range(self, name: str, array: np.ndarray) -> None:
         """Raises ValueError, if recorded integers cannot be of this space.
 
-        A Box is only a promise, as where environments are stepped; what its dtype
-        cannot hold is none of it.
-
         Args:
             name: for the message.
             array: [N, ...], numbers.
         """
-        is_box = isinstance(self._space, spaces.Box)
-        if self.dtype.kind == "f" or (is_box and array.dtype == self.dtype):
+        if self.dtype.kind == "f":
             return
-        low, high = _integer_range(self._space, self.dtype)
+        if self._has_whole_dtype and array.dtype == self.dtype:
+            return
+        low, high = _integer_range(self._space)
         wrong = (array < low) | (array > high)
         if wrong.any():
             where = np.unravel_index(int(wrong.argmax()), wrong.shape)
@@ -254,17 +257,21 @@ class RecordedLeaf:
         return array.astype(self.dtype)
 
 
-def _integer_range(space: gymnasium.Space, dtype: np.dtype) -> tuple[Any, Any]:
-    """The least and the largest integers of a space; of a Box, of its dtype."""
+def _integer_range(space: gymnasium.Space) -> tuple[Any, Any]:
+    """The least and the largest integers of a space."""
     if isinstance(space, spaces.Discrete):
         return int(space.start), int(space.start) + int(space.n) - 1
     if isinstance(space, spaces.MultiDiscrete):
         start = np.asarray(space.start, np.int64)
         return start, start + np.asarray(space.nvec, np.int64) - 1
-    if isinstance(space, spaces.MultiBinary) or dtype.kind == "b":
-        return 0, 1
+    if isinstance(space, spaces.Box) and space.dtype != np.bool_:
+        return space.low, space.high
+    return 0, 1
+
+
+def _is_whole(space: spaces.Box, dtype: np.dtype) -> bool:
     info = np.iinfo(dtype)
-    return np.asarray(info.min), np.asarray(info.max)
+    return bool((space.low == info.min).all() and (space.high == info.max).all())
 
 
 class RecordedValues:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
@@ -89,14 +88,15 @@ class TimeSteps(abc.ABC):
 class ObservationBounds:
     """Checks a batch of observations against the bounds of their space.
 
-    NaN and infinite values are errors, and so are integers that stand for a choice. A
-    Box is only a promise: the first violation of each environment is a warning.
+    NaN and infinite values are errors, and so are integers, which stand for a choice. A
+    Box of floats is only a promise: the first violation of each environment is a
+    warning.
     """
 
     def __init__(self, leaf: SpaceLeaf, spec: TensorSpec, batch_size: int) -> None:
         self._path = leaf.path
         self._space = leaf.space
-        self._warns = isinstance(leaf.space, spaces.Box)
+        self._warns = spec.is_continuous
         dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
         self._largest = _largest(dtype)
         low, high = self._largest

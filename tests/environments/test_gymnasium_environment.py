@@ -330,6 +330,11 @@ def test_what_left_its_box_must_still_be_finite():
             r"environment 1 returned observation\[1\] = -1",
         ),
         (
+            spaces.Box(-3, 3, (2,), np.int64),
+            np.array([[3, -3], [0, 4]]),
+            r"environment 1 returned observation\[1\] = 4, which is not in Box\(-3",
+        ),
+        (
             spaces.MultiBinary(2),
             np.array([[0, 1], [2, 1]], np.int8),
             r"environment 1 returned observation\[0\] = 2",
