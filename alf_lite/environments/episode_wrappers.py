@@ -5,8 +5,8 @@ In a conf; evaluations may have other ones than the training::
     create_environment.wrappers = [@ActionObservation, @RandomFirstEpisodeLength]
     evaluation/create_environment.wrappers = [@ActionObservation]
 
-Random numbers come from the generator of the environment, and what lasts longer than an
-episode is told by ``get_random_state``, so that a resumed run does the same.
+What lasts longer than an episode, random numbers among it, is told by
+``get_random_state``, so that a resumed run does the same.
 """
 
 from __future__ import annotations
@@ -63,8 +63,41 @@ class TimeLimitIsNoEnd(gymnasium.Wrapper):
         return observation, reward, terminated, truncated, info
 
 
+class _RandomWrapper(gymnasium.Wrapper):
+    """With random numbers of its own: LevelSeeds inside begins the environment's anew.
+
+    Those of an episode depend on the latest seed and on how many began since then.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._begin(None)
+
+    def _begin(self, seed: int | None) -> None:
+        self._key, self._num_begun = np.random.SeedSequence(seed).entropy, 0
+
+    def get_random_state(self) -> list[Any]:
+        """The seed, and how many episodes have begun."""
+        return [self._key, self._num_begun]
+
+    def set_random_state(self, state: list[Any]) -> None:
+        """What ``get_random_state`` returned."""
+        self._key, self._num_begun = state
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Reset:
+        if seed is not None:
+            self._begin(seed)
+        spawn_key = (*type(self).__name__.encode(), self._num_begun)
+        sequence = np.random.SeedSequence(self._key, spawn_key=spawn_key)
+        self._random = np.random.default_rng(sequence)
+        self._num_begun += 1
+        return self.env.reset(seed=seed, options=options)
+
+
 @configurable
-class RandomFirstEpisodeLength(gymnasium.Wrapper):
+class RandomFirstEpisodeLength(_RandomWrapper):
     """Cuts the first episodes off after a random number of steps.
 
     Environments whose episodes are all of one length would otherwise be at the same
@@ -88,29 +121,17 @@ class RandomFirstEpisodeLength(gymnasium.Wrapper):
             )
         self._max_length = max_length
         self._num_episodes = num_episodes
-        self._num_begun = 0
         self._num_steps = 0
         self._length: int | None = None  # of this episode; None: its own
-
-    def get_random_state(self) -> int:
-        """How many episodes have begun."""
-        return self._num_begun
-
-    def set_random_state(self, num_begun: int) -> None:
-        """Goes on after so many episodes."""
-        self._num_begun = num_begun
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> Reset:
-        result = self.env.reset(seed=seed, options=options)
-        if seed is not None:
-            self._num_begun = 0
+        result = super().reset(seed=seed, options=options)
         self._num_steps = 0
         self._length = None
-        if self._num_begun < self._num_episodes:
-            self._length = int(self.np_random.integers(self._max_length)) + 1
-        self._num_begun += 1
+        if self._num_begun <= self._num_episodes:
+            self._length = int(self._random.integers(self._max_length)) + 1
         return result
 
     def step(self, action: Any) -> Step:
@@ -266,7 +287,7 @@ class ScalarReward(gymnasium.Wrapper):
 
 
 @configurable
-class CorrelatedActionNoise(gymnasium.Wrapper):
+class CorrelatedActionNoise(_RandomWrapper):
     """Disturbs the actions, each step a little as the one before.
 
     What is done is a_t + ε_t + w ε_{t−1}, within the bounds, with normal ε of zero mean
@@ -306,10 +327,10 @@ class CorrelatedActionNoise(gymnasium.Wrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> Reset:
         self._past = np.zeros(self._box.shape)
-        return self.env.reset(seed=seed, options=options)
+        return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Step:
-        noise = self._scale * self.np_random.standard_normal(self._box.shape)
+        noise = self._scale * self._random.standard_normal(self._box.shape)
         noisy = action + noise + self._past_weight * self._past
         self._past = noise
         box = self._box

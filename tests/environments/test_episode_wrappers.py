@@ -141,7 +141,7 @@ def test_noise_of_two_steps_is_correlated():
     for seed in range(200):
         env.reset(seed=seed)
         rng = np.random.default_rng()
-        rng.bit_generator.state = env.np_random.bit_generator.state
+        rng.bit_generator.state = env._random.bit_generator.state
         past = np.zeros(2)
         for _ in range(10):
             env.step(middle)
@@ -218,6 +218,26 @@ def test_levels_whose_first_episodes_alone_would_be_played_are_refused():
     RandomFirstEpisodeLength(LevelSeeds(Ten(), num_levels=2), max_length=5)
 
 
+def test_wrappers_around_levels_are_random_in_each_of_their_episodes():
+    box = spaces.Box(np.float32([-9]), np.float32([9]))
+    for num_levels in (1, 1000):
+        short = RandomFirstEpisodeLength(
+            LevelSeeds(Ten(), num_levels=num_levels), max_length=9, num_episodes=20
+        )
+        noisy = CorrelatedActionNoise(LevelSeeds(Ten(box), num_levels=num_levels))
+        lengths, noise = [], []
+        for seed in [3, *[None] * 19, 3, 4]:
+            lengths.append(play(short, seed)[0])
+            noisy.reset(seed=seed)
+            noisy.step(np.zeros(1, np.float32))
+            noise.append(noisy.unwrapped.done.item())
+        assert len(set(lengths[:20])) > 4
+        assert len(set(noise[:20])) == 20
+        assert (lengths[20], noise[20]) == (lengths[0], noise[0])
+        assert noise[21] != noise[0]
+        assert len({play(short, seed)[0] for seed in range(20)}) > 4
+
+
 # Resume
 
 
@@ -240,6 +260,7 @@ STACKS = {
     "short": [SHORT],
     "levels": [LEVELS],
     "levels, short": [LEVELS, SHORT],
+    "levels, noise": [LEVELS, CorrelatedActionNoise],
 }
 
 
