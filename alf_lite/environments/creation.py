@@ -73,8 +73,9 @@ def create_environment(
             about 0.3 ms per step. ``native``: the environment's own implementation.
             ``envpool``: EnvPool's, for its id ``env_name``. ``auto``: native if there
             is one and nothing forbids it, else sync.
-        max_episode_steps: replaces the time limit registered with the id; a time limit
-            around the user's own environment. 0 for no limit, which ``native`` has not.
+        max_episode_steps: replaces the time limit registered with the id, or a
+            ``TimeLimit`` around what ``env_ctor`` returns. 0 for no limit, which
+            ``native`` has not; None for that of the environment.
         env_kwargs: for the constructor of the environment, or of EnvPool's pool.
         wrappers: each is called with an environment and returns one.
         env_info_keys: keys of the infos that become ``TimeStep.env_info``: names of

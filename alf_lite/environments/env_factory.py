@@ -76,8 +76,8 @@ class EnvFactory:
                 "env_ctor must return a gymnasium.Env (one per call), got "
                 f"{single_env.class_name(env)}"
             )
-        if self.spec is None and self.max_episode_steps:
-            env = gymnasium.wrappers.TimeLimit(env, self.max_episode_steps)
+        if self.spec is None and self.max_episode_steps is not None:
+            env = _limited(env, self.max_episode_steps)
         for wrapper in self.wrappers:
             env = wrapper(env)
         return env
@@ -96,6 +96,24 @@ class EnvFactory:
             disable_env_checker=True,
             **arguments,
         )
+
+
+def _limited(env: gymnasium.Env, limit: int) -> gymnasium.Env:
+    """``env`` with this time limit, 0 for none, in place of an outermost one."""
+    TimeLimit = gymnasium.wrappers.TimeLimit
+    if type(env) is TimeLimit:
+        env = env.env
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, TimeLimit) and not 0 < limit <= layer._max_episode_steps:
+            raise ConfigError(
+                f"create_environment.max_episode_steps = {limit}: the environment of "
+                f"env_ctor has a TimeLimit of {layer._max_episode_steps} steps inside "
+                "of other wrappers. Take it off there, as by gymnasium.make(..., "
+                "max_episode_steps=-1)."
+            )
+        layer = layer.env
+    return TimeLimit(env, limit) if limit else env
 
 
 def _accepts(function: Callable[..., Any], parameter: str) -> bool:

@@ -55,15 +55,32 @@ def test_an_id_is_made_with_its_arguments():
     assert "PassiveEnvChecker" not in str(env)
 
 
-def test_a_time_limit_inside_of_a_time_limit_ends_once():
-    factory = EnvFactory(
-        ctor=functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=3),
-        max_episode_steps=5,
+def wrapped_cart_pole():
+    return gymnasium.wrappers.TimeAwareObservation(
+        gymnasium.make("CartPole-v1", max_episode_steps=4)
     )
-    env = factory()
-    env.reset(seed=0)
-    ends = [env.step(t % 2)[2:4] for t in range(3)]
-    assert ends == [(False, False), (False, False), (False, True)]
+
+
+def test_a_time_limit_replaces_that_of_what_is_made():
+    made = functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=4)
+    for ctor, limit, length in (
+        (made, None, 4),
+        (made, 3, 3),
+        (made, 6, 6),
+        (wrapped_cart_pole, 3, 3),
+        (wrapped_cart_pole, 4, 4),
+        (CountingEnv, 3, 3),
+    ):
+        env = EnvFactory(ctor=ctor, max_episode_steps=limit)()
+        env.reset(seed=0)
+        ends = [any(env.step(t % 2)[2:4]) for t in range(length)]
+        assert ends == [False] * (length - 1) + [True]
+    assert "TimeLimit" not in str(EnvFactory(ctor=made, max_episode_steps=0)())
+    for limit in (0, 6):  # inside of another wrapper, where it cannot be taken off
+        with pytest.raises(
+            ConfigError, match=f"steps = {limit}: .* TimeLimit of 4 steps inside"
+        ):
+            EnvFactory(ctor=wrapped_cart_pole, max_episode_steps=limit)()
 
 
 def test_a_factory_of_something_else_is_refused():
