@@ -43,6 +43,12 @@ from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
+# Who handles what others do not
+_ACTIONS_OF = {
+    "SacAlgorithm": "actions with discrete parts",
+    "DqnAlgorithm": "many discrete components",
+    "PPOAlgorithm": "unbounded actions",
+}
 
 
 @configurable
@@ -131,11 +137,12 @@ class OffPolicyAlgorithm(RLAlgorithm):
         try:
             return self._make_actions(action_spec)
         except ValueError as error:
+            own = {cls.__name__ for cls in type(self).__mro__}
+            others = [f"{k} for {v}" for k, v in _ACTIONS_OF.items() if k not in own]
             raise ValueError(
                 f"{type(self).__name__} cannot handle these actions. {error}. "
-                "Use SacAlgorithm for actions with discrete parts, DqnAlgorithm for "
-                "many discrete components, PPOAlgorithm for unbounded actions; with "
-                "recorded steps CqlAlgorithm, CqlDqnAlgorithm and BcAlgorithm."
+                f"Use {', '.join(others)}; with recorded steps CqlAlgorithm, "
+                "CqlDqnAlgorithm and BcAlgorithm."
             ) from error
 
     def _set_state_specs(

@@ -85,6 +85,7 @@ def test_an_algorithm_that_can_is_named(name, action_spec):
         ALGORITHMS[name](TensorSpec((3,)), action_spec)
     named = set(re.findall(r"\b\w+Algorithm\b", str(error.value))) - {name}
     assert any(_can_handle(other, action_spec) for other in named), error.value
+    assert f"{name} for " not in str(error.value)
 
 
 def _can_handle(name: str, action_spec) -> bool:
