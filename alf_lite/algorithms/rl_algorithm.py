@@ -321,7 +321,7 @@ class RLAlgorithm(RLContract):
         The statistics of data transformers take its steps in.
 
         Args:
-            buffer: of ``Experience`` with the specs of the environment.
+            buffer: of ``Experience`` with the specs of the environment, and in them.
         """
         self.training_run.recorded.add_recorded(buffer)
 

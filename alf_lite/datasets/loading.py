@@ -71,7 +71,7 @@ def load_replay_buffer(
             of refusing the source.
         memory_map: leave the steps of an own replay buffer in its file, to be read when
             they are drawn, for a buffer larger than the memory. Their numbers are not
-            checked then.
+            checked then, and actions beyond their bounds not clipped.
         verify: compare the files with the checksums that were written with them, which
             reads them once.
         zero_missing_env_info: take zeros for the ``env_info`` of the environment that
@@ -79,8 +79,9 @@ def load_replay_buffer(
         num_earliest_frames_ignored: see ``ReplayBuffer``.
 
     Returns:
-        ``Experience`` with ``time_step`` and ``action``, what was executed: zeros at
-        LAST.
+        ``Experience`` with ``time_step`` and ``action``. What was executed at a step is
+        the ``prev_action`` of the next one; ``action`` says the same, zeros at LAST,
+        unless it comes from an own buffer, where it may be what the agent had chosen.
 
     Raises:
         DataError: if the source cannot be read, is empty or does not fit.
@@ -152,8 +153,14 @@ def _assemble(
         raise DataError(f"{path}: nothing is left without its {left_out}")
     if assembler.num_dropped:
         _logger.warning("%s: left out %s.", path, left_out)
-    for text in assembler.outside[:1]:
-        _logger.warning("%s: %s. Was it recorded in other units?", path, text)
+    if assembler.num_outside:
+        _logger.warning(
+            "%s: %d of %d actions are outside of their bounds, and are clipped. Was it "
+            "recorded in other units?",
+            path,
+            assembler.num_outside,
+            assembler.num_actions,
+        )
 
 
 @contextlib.contextmanager
@@ -216,6 +223,7 @@ def _take_rows(
         return _copy_sound(stored, spec, source.lengths[0], lengths)
     if verify:
         _mark_seams(source, lengths)
+        _warn_of_actions(source, spec)
     _tell_of_bus_errors(source.name)
     return stored
 
@@ -225,7 +233,8 @@ def _copy_sound(
 ) -> RawSteps | None:
     """The newest rows of every environment in memory, or None if something is wrong.
 
-    All numbers must be finite and in range, and all episodes end with LAST.
+    All numbers must be finite, integers and actions in range, and all episodes end with
+    LAST.
 
     Args:
         stored: rows of ``length`` steps of every environment.
@@ -237,7 +246,8 @@ def _copy_sound(
     memory = allocate(len(lengths) * num_newest * row_bytes, torch.device("cpu"))
     copy = stored._replace(rows=memory.view(-1, row_bytes))
     leaves = [
-        (copy.view(path), leaf_spec) for path, leaf_spec in nest.flatten_with_path(spec)
+        (copy.view(path), leaf_spec, _is_action(path))
+        for path, leaf_spec in nest.flatten_with_path(spec)
     ]
     discount = copy.view("time_step.discount")
     num_rows = max(1, _CHUNK_BYTES // row_bytes)
@@ -247,7 +257,7 @@ def _copy_sound(
             end = min(begin + num_rows, (e + 1) * num_newest)
             copy.rows[begin:end] = stored.rows[begin + offset : end + offset]
             # While the rows are in the cache of the processor.
-            if not all(_is_sound(leaf[begin:end], spec) for leaf, spec in leaves):
+            if not all(_is_sound(leaf[begin:end], *about) for leaf, *about in leaves):
                 return None
             least, greatest = discount[begin:end].aminmax()
             if least < 0 or greatest > 1:
@@ -301,14 +311,37 @@ def _mark_seams(source: ReplayCheckpoint, lengths: list[int]) -> None:
         in_file[inner_firsts(step_type) - 1] = StepType.LAST
 
 
-def _is_sound(leaf: Tensor, spec: TensorSpec) -> bool:
-    if spec.is_continuous:
-        # A sum is the fastest way to look at all; it may overflow by itself.
-        return bool(leaf.sum().isfinite()) or bool(leaf.isfinite().all())
+def _warn_of_actions(source: ReplayCheckpoint, spec: Experience) -> None:
+    """Says that actions lie beyond their bounds, where nobody clips them."""
+    for path, leaf_spec in nest.flatten_with_path(spec):
+        if _is_action(path) and not all(
+            _is_sound(leaf, leaf_spec, is_action=True)
+            for leaf in source.stored.view(path).split(_CHUNK_LENGTH)
+        ):
+            _logger.warning(
+                "%s: %s has numbers outside of its bounds, and a mapped file is not "
+                "clipped. Load it without load_replay_buffer.memory_map, or map what "
+                "python -m alf_lite.bin.convert_buffer makes of it.",
+                source.name,
+                path,
+            )
+
+
+def _is_action(path: str) -> bool:
+    return "prev_action" in path_parts(path)[:2]
+
+
+def _is_sound(leaf: Tensor, spec: TensorSpec, is_action: bool) -> bool:
+    """Whether numbers are finite; integers and actions also within their bounds."""
+    # A sum is the fastest way to look at all; it may overflow by itself.
+    if spec.is_continuous and not (leaf.sum().isfinite() or leaf.isfinite().all()):
+        return False
     if not isinstance(spec, BoundedTensorSpec):
         return True
+    if spec.is_continuous and not is_action:
+        return True
     # Mostly all elements have the same bounds, which are compared much faster.
-    least, greatest = (int(bound) for bound in leaf.aminmax())
+    least, greatest = (bound.item() for bound in leaf.aminmax())
     if least >= spec.minimum.max() and greatest <= spec.maximum.min():
         return True
     low, high = torch.tensor(spec.minimum), torch.tensor(spec.maximum)

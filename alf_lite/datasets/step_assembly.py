@@ -188,7 +188,8 @@ class StepAssembler:
     Attributes:
         bad: says where the numbers are that are not finite.
         num_dropped: episodes left out.
-        outside: says how many actions are outside of their bounds.
+        num_actions: that were read.
+        num_outside: of these, what was outside of the bounds.
     """
 
     def __init__(self, name: str, matched: Mapping[str, MatchedField]) -> None:
@@ -197,7 +198,7 @@ class StepAssembler:
         self._recorded = {field_kind(field.path) for field in matched.values()}
         self.bad: list[str] = []
         self.num_dropped = 0
-        self.outside: list[str] = []
+        self.num_actions = self.num_outside = 0
 
     def assemble(
         self, sequence: StepSequence, first_step: int, num_skipped: int
@@ -222,7 +223,7 @@ class StepAssembler:
         if kept is not None:
             steps = {name: array[kept] for name, array in steps.items()}
         _mark_ends(steps["step_type"], kept)
-        _add_actions(steps)
+        self._add_actions(steps)
         return steps
 
     def _convert(
@@ -254,7 +255,6 @@ class StepAssembler:
             if is_between and num_skipped == 0:
                 first = np.zeros_like(converted, shape=(1, *converted.shape[1:]))
                 converted = np.concatenate([first, converted])
-            self._note_outside(name, converted, field.spec)
             # Only what an agent does is shifted: an observation may be called so too.
             is_action = field_kind(name) == "action"
             steps[f"prev_{name}" if is_action else name] = converted
@@ -313,19 +313,29 @@ class StepAssembler:
                 self._refuse(name, array, outside, "between 0 and 1", where)
         return converted
 
-    def _note_outside(self, name: str, array: np.ndarray, spec: TensorSpec) -> None:
-        """Actions of other units would be trained without complaint."""
-        is_action = field_kind(name) == "action"
-        if not is_action or spec.is_discrete or not isinstance(spec, BoundedTensorSpec):
-            return
-        slack = 1e-3
-        outside = (array < spec.minimum - slack) | (array > spec.maximum + slack)
-        count = int(outside.reshape(len(array), -1).any(1).sum())
-        if count:
-            self.outside.append(
-                f"{name}: {count} of {len(array)} actions are outside of "
-                f"[{spec.minimum.min()}, {spec.maximum.max()}]"
-            )
+    def _add_actions(self, steps: Arrays) -> None:
+        """Adds the action executed at every step, zeros at LAST.
+
+        Environments clip actions: beyond the bounds, the bound itself was executed.
+        """
+        is_last = steps["step_type"] == StepType.LAST
+        is_first = steps["step_type"] == StepType.FIRST
+        is_outside = np.zeros(len(is_first), bool)
+        for name in [n for n in steps if field_kind(n) == "prev_action"]:
+            previous, field_name = steps[name], name.removeprefix("prev_")
+            spec = self._matched[field_name].spec
+            if spec.is_continuous and isinstance(spec, BoundedTensorSpec):
+                low, high = spec.minimum, spec.maximum
+                beyond = (previous < low - 1e-3) | (previous > high + 1e-3)
+                is_outside |= beyond.any(axis=tuple(range(1, beyond.ndim)))
+                np.clip(previous, low, high, out=previous)
+            previous[is_first] = 0
+            action = np.zeros_like(previous)
+            action[:-1] = previous[1:]
+            action[is_last] = 0
+            steps[field_name] = action
+        self.num_actions += int((~is_first).sum())
+        self.num_outside += int((is_outside & ~is_first).sum())
 
     def _refuse(
         self,
@@ -366,19 +376,6 @@ def _mark_ends(step_type: np.ndarray, kept: np.ndarray | None) -> None:
     if kept is not None:
         is_end[:-1] |= np.diff(kept) > 1
     step_type[is_end] = StepType.LAST
-
-
-def _add_actions(steps: Arrays) -> None:
-    """Adds the action executed at every step, zeros at LAST."""
-    is_last = steps["step_type"] == StepType.LAST
-    is_first = steps["step_type"] == StepType.FIRST
-    for name in [n for n in steps if field_kind(n) == "prev_action"]:
-        previous = steps[name]
-        previous[is_first] = 0
-        action = np.zeros_like(previous)
-        action[:-1] = previous[1:]
-        action[is_last] = 0
-        steps[name.removeprefix("prev_")] = action
 
 
 def _position(

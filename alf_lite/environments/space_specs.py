@@ -189,7 +189,7 @@ class RecordedLeaf:
     Args:
         leaf: of the space.
         offset: what the recorded integers have more than those of the agent.
-        box: the bounds that recorded actions were clipped to and rescaled from.
+        box: the bounds that recorded actions were rescaled from.
 
     Attributes:
         dtype: of the space.
@@ -233,16 +233,13 @@ class RecordedLeaf:
     def to_agent(self, array: np.ndarray) -> np.ndarray:
         """[N, ...] as recorded → [N, ...] as the agent's spec describes it.
 
-        Continuous actions are clipped to the bounds of the Box first, as the
-        environment does it; the result is float64 then.
+        Continuous actions become float64. Beyond the bounds of the Box they are beyond
+        those of the spec.
         """
         if self._rescaling is not None:
-            scale, shift, low, high = self._rescaling
-            clipped = np.clip(array.astype(np.float64), low, high)
+            scale, shift, _, _ = self._rescaling
             # A Box may be a single point.
-            action = (clipped - shift) / np.where(scale == 0, 1.0, scale)
-            # What is infinite was never executed.
-            return np.where(np.isfinite(array), action, array)
+            return (array - shift) / np.where(scale == 0, 1.0, scale)
         if self._offset is not None:
             return array.astype(np.int64) - self._offset
         return array

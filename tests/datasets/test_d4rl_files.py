@@ -77,7 +77,7 @@ def test_a_file_that_cannot_tell_limits_is_warned_of(tmp_path, caplog):
 def test_an_action_whose_result_nobody_knows_is_left_out(tmp_path, caplog):
     path = write(tmp_path / "a.hdf5", arrays_of(EPISODES), ["next_observations"])
     time_step = read(path).time_step
-    assert not caplog.text
+    assert "has neither" not in caplog.text
     assert time_step.step_type.tolist() == [0, 1, 1, 2, 0, 2, 0, 1, 1, 1, 2]
     assert time_step.discount.tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]
     observation = time_step.observation[:, 0].tolist()

@@ -89,12 +89,13 @@ def test_nested_observations_and_actions_are_those_of_the_agent(tmp_path):
     assert stored == expected
 
 
-def test_actions_beyond_the_bounds_count_as_the_environment_executes_them(tmp_path):
+def test_actions_beyond_the_bounds_count_as_executed(tmp_path, caplog):
     episode = flat_episode(3)
     episode["action"][:] = [[-5], [1], [9]]
     np.savez(tmp_path / "a.npz", **episode)
     steps = rows(load_replay_buffer(str(tmp_path), make_env()))
     assert steps.action[:, 0].tolist() == [-1, 0.5, 1, 0]
+    assert "2 of 3 actions are outside of their bounds" in caplog.text
 
 
 @pytest.mark.parametrize("max_length", [1, 2, 5, 6, 7])

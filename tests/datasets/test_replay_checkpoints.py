@@ -141,6 +141,22 @@ def test_rows_taken_as_they_are_equal_those_loaded_field_by_field(tmp_path):
         assert (a[taken] == b[taken]).all()
 
 
+def test_actions_beyond_the_bounds_count_as_executed(tmp_path, caplog):
+    buffer = ReplayBuffer(nest.extract_spec(recorded_step(0, 2)), 2, 10)
+    for number in range(10):
+        step = recorded_step(number, 2)
+        step.time_step.prev_action.mul_(15)  # up to 1.2
+        buffer.add_batch(step)
+    file = save(buffer, tmp_path / "a.replay")
+    steps = rows(load_replay_buffer(file, make_env()))
+    assert steps.time_step.prev_action[-2:, 0] == pytest.approx([1, 1])
+    assert steps.action[-3:, 0] == pytest.approx([1, 1, 0])
+    assert "4 of 16 actions are outside of their bounds" in caplog.text
+    # Those of a mapped file stay as they are.
+    load_replay_buffer(file, make_env(), memory_map=True)
+    assert "time_step.prev_action has numbers outside of its bounds" in caplog.text
+
+
 def test_only_buffers_of_the_same_types_are_mapped(tmp_path):
     np.savez(tmp_path / "a.npz", **flat_episode(3))
     with pytest.raises(DataError, match="memory_map is set, but only own"):

@@ -32,7 +32,7 @@ def test_values_that_are_not_finite_stay_so():
     space = spaces.Box(-2.0, 2.0, (1,))
     leaf = RecordedValues(space, space).actions[()]
     recorded = np.array([[np.nan], [np.inf], [-np.inf], [5.0]])
-    expected = torch.tensor([[np.nan], [np.inf], [-np.inf], [1.0]]).double()
+    expected = torch.tensor([[np.nan], [np.inf], [-np.inf], [2.5]]).double()
     back = torch.from_numpy(leaf.to_agent(recorded))
     torch.testing.assert_close(back, expected, equal_nan=True)
 
