@@ -354,6 +354,18 @@ def test_the_loss_of_gail_by_rows_of_a_batch_and_by_pairs(weight):
             torch.testing.assert_close(paired[t, b], expected)
 
 
+@pytest.mark.parametrize("name", ["gail", "icm"])
+def test_an_action_beyond_its_bounds_counts_as_the_bound(name):
+    reward = REWARDS[name]().eval()
+    steps = windows(MIXED, LENGTH)
+    values = []
+    for beyond in (0.0, 7.0):
+        high = torch.tensor(BOX.maximum)
+        steps.prev_action["move"][:] = high + beyond * high
+        values.append(reward.reward_of(steps, OWN))
+    torch.testing.assert_close(*values)
+
+
 def test_spectral_normalisation_stretches_nothing():
     torch.manual_seed(0)
     options = {"use_spectral_norm": True, "gradient_penalty": 0.0}

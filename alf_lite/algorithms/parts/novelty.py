@@ -148,6 +148,8 @@ class FeatureNetwork(EncodedNetwork):
 class ActionVectors:
     """Actions as vectors: continuous parts in [-1, 1], discrete ones one-hot.
 
+    Beyond its bounds an action counts as the bound, which the environment executes.
+
     Args:
         action_spec: of one action; any nest with bounds.
 
@@ -165,6 +167,7 @@ class ActionVectors:
     def parts(self, action: Nest) -> tuple[Tensor | None, Tensor | None]:
         """The continuous part [B, elements] and the index [B] of the discrete one."""
         vector = self._actions.to_vector(action)
+        vector = None if vector is None else vector.clamp(-1.0, 1.0)
         if not isinstance(self._actions, MixedActions):
             return vector, None
         return vector, self._actions.to_joint_index(action)
