@@ -24,7 +24,6 @@ from alf_lite.datasets.source import (
     RecordedField,
     Source,
     StepSequence,
-    field_kind,
     join_path,
 )
 from alf_lite.errors import CheckpointError, DataError
@@ -34,8 +33,15 @@ from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 
 _logger = logging.getLogger(__name__)
 
-_KINDS = ("step_type", "reward", "discount", "observation", "env_info")
-_OF_STEPS, _OF_BUFFER = (*_KINDS, "prev_action"), (*_KINDS, "action")
+_KINDS = (
+    "step_type",
+    "reward",
+    "discount",
+    "observation",
+    "env_info",
+    # What was executed; the policy's own choice may have been replaced.
+    "prev_action",
+)
 # What ReplaySaver writes.
 _SAVED = re.compile(r"replay-(\d+)")
 # What a run that is writing leaves in its directory, whole or not.
@@ -68,7 +74,7 @@ class ReplayCheckpoint(Source):
             self._file = ReplayFile(file, verify=verify)
         self.stored = self._file.stored
         names = {
-            path: _field_name(path, _OF_STEPS)
+            path: _field_name(path)
             for path in self._file.specs
             if "time_step" in path_parts(path)[:1]
         }
@@ -271,9 +277,6 @@ def newest_checkpoint(directory: Path) -> Path | None:
 class BufferSource(Source):
     """The steps of a buffer of ``Experience``, one sequence per environment.
 
-    Its actions are those that were stored for a step, not the ``prev_action`` of the
-    next one.
-
     Args:
         buffer: must not change meanwhile.
     """
@@ -285,7 +288,7 @@ class BufferSource(Source):
         self._buffer = buffer
         self.fields = {}
         for path, spec in nest.flatten_with_path(buffer.data_spec):
-            field_name = _field_name(path, _OF_BUFFER)
+            field_name = _field_name(path)
             if field_name is not None:
                 array = spec.zeros((0,)).numpy()
                 self.fields[field_name] = RecordedField.of(array)
@@ -304,17 +307,15 @@ class BufferSource(Source):
         window = self._buffer.get_windows(torch.tensor([env_id]), begin, length)
         arrays = {}
         for path, leaf in nest.flatten_with_path(window):
-            name = _field_name(path, _OF_BUFFER)
+            name = _field_name(path)
             if name is not None:
-                array = leaf[0].numpy(force=True)
-                is_between = field_kind(name) == "action"
-                arrays[name] = array[:-1] if is_between else array
+                arrays[name] = leaf[0].numpy(force=True)
         return arrays
 
 
-def _field_name(path: str, kinds: Sequence[str]) -> str | None:
-    """The name of a field of ``Experience``, if it is one of these kinds."""
+def _field_name(path: str) -> str | None:
+    """The name of a field of ``Experience``, if it is part of a source."""
     parts = path_parts(path)
     if parts[0] == "time_step":
         parts = parts[1:]
-    return join_path(*parts) if parts and parts[0] in kinds else None
+    return join_path(*parts) if parts and parts[0] in _KINDS else None

@@ -98,7 +98,7 @@ class EpisodeReader:
     """Cuts a source into episodes, as data sets hold them.
 
     Args:
-        source: in the agent's units, with ``action``.
+        source: in the agent's units, with ``prev_action``.
         env: that it was recorded in.
     """
 
@@ -127,8 +127,9 @@ class EpisodeReader:
         for name, array in fields.items():
             if is_of_steps(name):
                 arrays[name] = self._to_environment(name, array[begin:end])
-            elif field_kind(name) == "action":
-                arrays[name] = self._to_environment(name, array[begin : end - 1])
+            elif field_kind(name) == "prev_action":
+                action = name.removeprefix("prev_")
+                arrays[action] = self._to_environment(action, array[begin + 1 : end])
         arrays["reward"] = fields["reward"][begin + 1 : end]
         is_last = fields["step_type"][end - 1] == StepType.LAST
         is_terminal = bool(is_last and fields["discount"][end - 1] == 0)

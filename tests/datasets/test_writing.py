@@ -6,17 +6,21 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
+from alf_lite import nest
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.writing import check_output, write_source
 from alf_lite.errors import ConfigError, DataError
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from tests.datasets.recorded_episodes import (
     assert_equal_steps,
     flat_episode,
     make_env,
     nested_env,
     nested_episode,
+    rows,
 )
 
 
@@ -74,6 +78,23 @@ def test_a_buffer_survives_npz(tmp_path, loaded):
     write_source(buffer, env, tmp_path / "out.npz", "npz")
     again = load_replay_buffer(str(tmp_path / "out.npz"), env)
     assert_equal_steps(buffer, again)
+
+
+def test_what_was_executed_is_written_not_what_was_chosen(tmp_path, loaded):
+    env, buffer, _ = loaded
+    steps = nest.map_structure(torch.from_numpy, rows(buffer))
+    chosen = nest.map_structure(torch.zeros_like, steps.action)
+    own = ReplayBuffer(buffer.data_spec, 1, len(steps.time_step.step_type))
+    own.add_batch(
+        nest.map_structure(lambda t: t[:, None], steps._replace(action=chosen)),
+        time_major=True,
+    )
+    own.save().write_to(tmp_path / "own.replay")
+    for source in (own, load_replay_buffer(tmp_path / "own.replay", env)):
+        (tmp_path / "out.npz").unlink(missing_ok=True)
+        write_source(source, env, tmp_path / "out.npz", "npz")
+        again = load_replay_buffer(str(tmp_path / "out.npz"), env)
+        assert_equal_steps(buffer, again)
 
 
 def test_an_episode_that_was_cut_becomes_a_truncated_one(tmp_path):
