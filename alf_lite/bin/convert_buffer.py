@@ -58,6 +58,7 @@ def convert_buffer(values: FlagValues) -> int:
             env,
             values.max_length,
             drop_bad_episodes=values.drop_bad_episodes,
+            keep_open_ends=True,
         )
         write_source(buffer, env, values.output, values.format)
     print("\n".join(recorded_steps_flags.written_lines(values, buffer)))

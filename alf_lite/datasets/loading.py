@@ -54,6 +54,7 @@ def load_replay_buffer(
     verify: bool = True,
     zero_missing_env_info: bool = False,
     num_earliest_frames_ignored: int = 0,
+    keep_open_ends: bool = False,
 ) -> ReplayBuffer:
     """Loads a source of recorded steps.
 
@@ -77,6 +78,8 @@ def load_replay_buffer(
         zero_missing_env_info: take zeros for the ``env_info`` of the environment that
             was not recorded, instead of refusing the source.
         num_earliest_frames_ignored: see ``ReplayBuffer``.
+        keep_open_ends: leave steps that the next one does not continue as they are, for
+            who writes them again. Not of a mapped buffer.
 
     Returns:
         ``Experience`` with ``time_step`` and ``action``. What was executed at a step is
@@ -111,9 +114,10 @@ def load_replay_buffer(
             )
     if rows is not None:
         buffer.forget_oldest(lengths[0])
-        buffer.mark_truncated_end()
+        if not keep_open_ends:
+            buffer.mark_truncated_end()
     else:
-        assembler = StepAssembler(source.name, matched)
+        assembler = StepAssembler(source.name, matched, keep_open_ends)
         _assemble(
             buffer,
             source,

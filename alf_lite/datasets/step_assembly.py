@@ -184,6 +184,7 @@ class StepAssembler:
     Args:
         name: of the source, for messages.
         matched: the fields to take, with ``action`` for both kinds of actions.
+        keep_open_ends: see ``load_replay_buffer``.
 
     Attributes:
         bad: says where the numbers are that are not finite.
@@ -192,8 +193,14 @@ class StepAssembler:
         num_outside: of these, what was outside of the bounds.
     """
 
-    def __init__(self, name: str, matched: Mapping[str, MatchedField]) -> None:
+    def __init__(
+        self,
+        name: str,
+        matched: Mapping[str, MatchedField],
+        keep_open_ends: bool = False,
+    ) -> None:
         self._name = name
+        self._keep_open_ends = keep_open_ends
         self._matched = matched
         self._recorded = {field_kind(field.path) for field in matched.values()}
         self.bad: list[str] = []
@@ -203,7 +210,7 @@ class StepAssembler:
     def assemble(
         self, sequence: StepSequence, first_step: int, num_skipped: int
     ) -> Arrays:
-        """Steps in the order of time, the last one LAST.
+        """Steps in the order of time.
 
         Args:
             sequence: chronological.
@@ -222,7 +229,7 @@ class StepAssembler:
         kept = self._good_rows(steps, where)
         if kept is not None:
             steps = {name: array[kept] for name, array in steps.items()}
-        _mark_ends(steps["step_type"], kept)
+        _mark_ends(steps["step_type"], kept, self._keep_open_ends)
         self._add_actions(steps)
         return steps
 
@@ -365,14 +372,17 @@ class StepAssembler:
         return np.flatnonzero(~np.isin(episodes, bad_episodes))
 
 
-def _mark_ends(step_type: np.ndarray, kept: np.ndarray | None) -> None:
+def _mark_ends(
+    step_type: np.ndarray, kept: np.ndarray | None, keep_open_ends: bool
+) -> None:
     """Makes every step LAST that the next one does not continue.
 
-    The discounts stay as they are: it is bootstrapped as at a time limit.
+    The discounts stay as they are: it is bootstrapped as at a time limit. With
+    ``keep_open_ends``, only where steps between them were left out.
     """
     if not len(step_type):
         return
-    is_end = np.append(step_type[1:] == StepType.FIRST, True)
+    is_end = np.append(step_type[1:] == StepType.FIRST, True) & (not keep_open_ends)
     if kept is not None:
         is_end[:-1] |= np.diff(kept) > 1
     step_type[is_end] = StepType.LAST

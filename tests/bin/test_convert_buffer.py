@@ -51,6 +51,20 @@ def test_there_and_back_are_the_same_steps(recorded, tmp_path, middle, monkeypat
     assert_equal_steps(load_replay_buffer(recorded, env), load_replay_buffer(back, env))
 
 
+def test_where_the_recording_ended_the_episode_stays_open(recorded, tmp_path, capsys):
+    path = recorded
+    for name in ("a.npz", "b", "c.npz"):  # read in both ways
+        output = [f"--output={tmp_path / name}"]
+        output += ["--format=npz"] if name.endswith("npz") else []
+        result = result_of(capsys, path, ENV, *output)
+        assert result["complete_episodes"] == 2  # of 200 steps each
+        path = str(tmp_path / name)
+    with np.load(path) as written:
+        assert np.flatnonzero(written["cut_off"]).tolist() == [
+            len(written["reward"]) - 1
+        ]
+
+
 def test_the_newest_steps_are_taken_on_demand(recorded, tmp_path, capsys):
     result = result_of(
         capsys, recorded, ENV, "--max_length=100", f"--output={tmp_path}/a"
