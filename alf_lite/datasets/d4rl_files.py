@@ -7,8 +7,9 @@ One array for all episodes, one after the other, a row for each of N actions:
     timeouts [N]            whether the episode was ended there, as by a limit
     next_observations [N, ...]
 
-The last two may be absent. An episode also ends where the next row begins with another
-observation than ``next_observations`` says, as where rows were left out.
+The last two may be absent, and those of numbers [N, 1]. An episode also ends where the
+next row begins with another observation than ``next_observations`` says, but for the
+rounding of the coarser of the two, as where rows were left out.
 Without ``next_observations`` nobody knows what the last action of an episode led to: of
 a terminal state it does not matter, its value is zero; where a limit ended the episode
 that action is left out. With neither of the two nobody knows where limits were, and the
@@ -19,6 +20,7 @@ are not read.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +49,7 @@ _logger = logging.getLogger(__name__)
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
+_FLAT = ((), (1,))  # shapes of one number in each row
 
 
 class D4rlFile(Source):
@@ -77,13 +80,15 @@ class D4rlFile(Source):
                 "reward": RecordedField.of(headers["rewards"]),
             }
         )
-        ends = self._ends(self._read("terminals", *_OPTIONAL, "observations"))
-        self.lengths = [int(sum(len(rows) + 1 for rows in self._episodes(*ends)))]
+        arrays = self._read("terminals", *_OPTIONAL, "observations")
+        self._knows_what_follows = "next_observations" in arrays
+        self._terminals, self._ends = self._find_ends(arrays)
+        self.lengths = [int(sum(len(rows) + 1 for rows in self._episodes()))]
 
     def sequences(self) -> Iterator[StepSequence]:
         arrays = self._read(*_REQUIRED, *_OPTIONAL)
-        terminals, ends = self._ends(arrays)
-        for rows in self._episodes(terminals, ends):
+        terminals = self._terminals
+        for rows in self._episodes():
             begin, end = rows.start, rows.stop
             observations = arrays["observations"][begin:end]
             following = arrays.get("next_observations")
@@ -105,25 +110,35 @@ class D4rlFile(Source):
                 }
             )
 
-    def _ends(self, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def _find_ends(self, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Which rows [N] are terminal, and which end an episode."""
         with border(self.name):
             terminals = as_flags(arrays["terminals"])
             ends = terminals.copy()
             if "timeouts" in arrays:
                 ends |= as_flags(arrays["timeouts"])
-            if "next_observations" in arrays:
-                goes_on = arrays["next_observations"][:-1] == arrays["observations"][1:]
-                ends[:-1] |= ~goes_on.reshape(len(goes_on), -1).all(1)
+            if self._knows_what_follows:
+                goes_on = _are_equal(
+                    arrays["next_observations"][:-1], arrays["observations"][1:]
+                )
+                is_cut = ~ends[:-1] & ~goes_on
+                ends[:-1] |= is_cut
+                if is_cut.sum() > len(ends) / 2:
+                    _logger.warning(
+                        "%s: %d of %d rows end an episode only because the next row "
+                        "begins with another observation than next_observations says",
+                        self.name,
+                        is_cut.sum(),
+                        len(ends),
+                    )
         ends[-1:] = True
-        self._knows_what_follows = "next_observations" in arrays
         return terminals, ends
 
-    def _episodes(self, terminals: np.ndarray, ends: np.ndarray) -> Iterator[range]:
+    def _episodes(self) -> Iterator[range]:
         """The rows of each episode that has any."""
         begin = 0
-        for end in (np.flatnonzero(ends) + 1).tolist():
-            is_known = self._knows_what_follows or terminals[end - 1]
+        for end in (np.flatnonzero(self._ends) + 1).tolist():
+            is_known = self._knows_what_follows or self._terminals[end - 1]
             rows = range(begin, end if is_known else end - 1)
             if rows:
                 yield rows
@@ -142,10 +157,10 @@ class D4rlFile(Source):
             known = [name for name in (*_REQUIRED, *_OPTIONAL) if name in root]
             self._check_headers(root, known)
             if of_headers:
-                return {name: root[name][:0] for name in known}
+                return {name: _rows(root[name], name, 0) for name in known}
             arrays = [name for name in names if name in known]
             check_fits("it", sum(root[name].nbytes for name in arrays))
-            return {name: root[name][:] for name in arrays}
+            return {name: _rows(root[name], name) for name in arrays}
 
     def _check_headers(self, root: h5py.File, known: list[str]) -> None:
         missing = [name for name in _REQUIRED if name not in known]
@@ -158,10 +173,12 @@ class D4rlFile(Source):
         num_rows = root["rewards"].shape[:1]
         for name in known:
             array = root[name]
-            if not num_rows or array.shape[:1] != num_rows:
+            is_wide = name in ("terminals", "timeouts") and array.shape[1:] not in _FLAT
+            if not num_rows or array.shape[:1] != num_rows or is_wide:
                 raise DataError(
                     f"{self.name}: {name} is {array.shape}, but rewards "
-                    f"{root['rewards'].shape}: expected as many rows"
+                    f"{root['rewards'].shape}: expected as many "
+                    f"{'flags' if is_wide else 'rows'}"
                 )
             if array.dtype.kind not in "biuf":
                 raise RefusalError(f"{name} is {array.dtype}, no numbers")
@@ -170,3 +187,21 @@ class D4rlFile(Source):
             raise DataError(
                 f"{self.name}: observations and next_observations differ: {shapes}"
             )
+
+
+def _rows(array: h5py.Dataset, name: str, end: int | None = None) -> np.ndarray:
+    """The first ``end`` rows, all by default; numbers [N, 1] as [N]."""
+    rows = array[:end]
+    is_column = name in ("rewards", "terminals", "timeouts") and rows.shape[1:] == (1,)
+    return rows[:, 0] if is_column else rows
+
+
+def _are_equal(following: np.ndarray, begins: np.ndarray) -> np.ndarray:
+    """[N] whether observations [N, ...] are the same, but for rounding."""
+    kinds = [array.dtype for array in (following, begins) if array.dtype.kind == "f"]
+    if kinds:
+        eps = max(float(np.finfo(kind).eps) for kind in kinds)
+        equal = np.isclose(following, begins, rtol=eps, atol=1e-6)
+    else:
+        equal = following == begins
+    return equal.reshape(len(equal), math.prod(equal.shape[1:])).all(1)

@@ -68,6 +68,33 @@ def test_where_rows_were_left_out_an_episode_is_cut(tmp_path):
     assert time_step.discount[:5].tolist() == [1, 1, 1, 0, 1]
 
 
+def test_rounding_ends_no_episode(tmp_path, caplog):
+    arrays = arrays_of(EPISODES)
+    for name in ("observations", "next_observations"):
+        arrays[name] = 1e3 * np.sin(arrays[name].astype(np.float64))
+    expected = read(write(tmp_path / "a.hdf5", arrays))
+    arrays["observations"] = arrays["observations"].astype(np.float32)
+    found = read(write(tmp_path / "b.hdf5", arrays))
+    assert (found.time_step.step_type == expected.time_step.step_type).all()
+    assert not any("end an episode only because" in r.message for r in caplog.records)
+    arrays["next_observations"] = np.roll(arrays["next_observations"], 1, 0)
+    read(write(tmp_path / "c.hdf5", arrays))
+    assert "6 of 9 rows end an episode only because" in caplog.text
+
+
+def test_numbers_may_be_columns(tmp_path):
+    arrays = arrays_of(EPISODES)
+    expected = read(write(tmp_path / "a.hdf5", arrays))
+    for name in ("rewards", "terminals", "timeouts"):
+        arrays[name] = arrays[name][:, None]
+    found = read(write(tmp_path / "b.hdf5", arrays))
+    for a, b in zip(nest.flatten(expected), nest.flatten(found), strict=True):
+        assert (a == b).all()
+    arrays["terminals"] = arrays["terminals"].repeat(2, 1)
+    with pytest.raises(DataError, match=r"terminals is \(9, 2\)"):
+        read(write(tmp_path / "c.hdf5", arrays))
+
+
 def test_a_file_that_cannot_tell_limits_is_warned_of(tmp_path, caplog):
     neither = ["next_observations", "timeouts"]
     read(write(tmp_path / "a.hdf5", arrays_of(EPISODES), neither))
