@@ -94,6 +94,7 @@ def load_replay_buffer(
         raise DataError(f"{path}: there are no steps in it")
     lengths = newest_lengths(source.lengths, max_length)
     matched = match_fields(source, env, zero_missing_env_info)
+    source.fields = {f.path: source.fields[f.path] for f in matched.values()}
     make_buffer = functools.partial(
         ReplayBuffer,
         experience_spec(env),

@@ -23,6 +23,7 @@ from alf_lite.border import (
     read_record,
 )
 from alf_lite.datasets.source import (
+    OUTCOMES,
     RecordedField,
     Source,
     StepSequence,
@@ -81,9 +82,14 @@ class MinariDataset(Source):
         return self._storage.observation_space, self._storage.action_space
 
     def sequences(self) -> Iterator[StepSequence]:
+        taken = {
+            name: field
+            for name, field in self._episode_fields.items()
+            if name in self.fields or name in OUTCOMES
+        }
         for number, arrays in enumerate(self._episodes(range(self._num_episodes))):
             num_actions = len(arrays["reward"])
-            for name, field in self._episode_fields.items():
+            for name, field in taken.items():
                 array = arrays.get(name)
                 length = num_actions + is_of_steps(name)
                 expected = (length, *field.shape), field.dtype
@@ -94,9 +100,7 @@ class MinariDataset(Source):
                         f"{expected[0]} {expected[1]}, with {num_actions} rewards"
                     )
             with border(self.name):
-                sequence = episode_sequence(
-                    {name: arrays[name] for name in self._episode_fields}
-                )
+                sequence = episode_sequence({name: arrays[name] for name in taken})
             yield sequence
 
     def _episodes(self, numbers: range) -> Iterator[dict[str, np.ndarray]]:

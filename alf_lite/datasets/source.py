@@ -63,7 +63,8 @@ class Source(abc.ABC):
         is_in_environment_units: whether observations and actions are those of the
             environment itself; if not, an agent's.
         fields: of a step. There is either ``action``, what was chosen between two
-            steps of a sequence, or ``prev_action``, what led to a step.
+            steps of a sequence, or ``prev_action``, what led to a step. Who reads it
+            may leave out what need not be there, or sound.
         lengths: [E], how many steps there are of each environment.
     """
 

@@ -135,6 +135,27 @@ def test_infos_are_read_where_the_environment_declares_them(data_format):
     assert env_info["elsewhere"].tolist() == [0, 0, 0, 0]
 
 
+def test_infos_that_nobody_asks_for_may_be_of_any_kind():
+    env = make_env(env_info_keys=["speed"])
+    episodes = [flat_episode(3), flat_episode(3)]
+    episodes[0]["env_info"] = {"speed": np.zeros(4), "note": np.zeros((4, 2))}
+    episodes[1]["env_info"] = {"speed": np.ones(4), "note": np.zeros(4, int)}
+    spaces = env.vector_env
+    create(
+        "infos-v0",
+        "hdf5",
+        spaces.single_observation_space,
+        spaces.single_action_space,
+        episodes,
+    )
+    steps = rows(load_replay_buffer("minari:infos-v0", env)).time_step
+    assert steps.env_info["speed"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert load_replay_buffer("minari:infos-v0", make_env()).total_size == 8
+    other = make_env(env_info_keys=["note"])
+    with pytest.raises(DataError, match="env_info/note"):
+        load_replay_buffer("minari:infos-v0", other)
+
+
 def test_the_directory_names_a_data_set_too(root):
     create_flat("test/flat-v0")
     for path in (root / "test/flat-v0", root / "test/flat-v0/data"):
