@@ -92,6 +92,8 @@ def natural_order(files: Iterator[Path]) -> list[Path]:
 
 def _episodes(file: Path) -> Iterator[StepSequence]:
     arrays = _read_arrays(file)
+    if not len(arrays["reward"]):
+        return  # one observation, and nothing was done
     with border(file):
         outcomes = (arrays[name] for name in (*OUTCOMES, CUT_OFF) if name in arrays)
         ended = np.any([as_flags(array) for array in outcomes], axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,8 @@ from alf_lite.environments.environment import Environment
 from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.errors import ConfigError, DataError, needs_extra
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+
+_logger = logging.getLogger(__name__)
 
 FORMATS = ("alf_lite", "npz", "minari")
 
@@ -64,7 +67,8 @@ def write_source(
 
     ``alf_lite`` keeps the steps as they are, those of every environment apart. ``npz``
     and ``minari`` hold episodes in the environment's own units, environment after
-    environment; what is left of an episode that was cut becomes a truncated one.
+    environment; what is left of an episode that was cut becomes a truncated one. They
+    say of discounts where they are 0 at an end: a warning tells of others.
 
     Args:
         buffer: of ``Experience``.
@@ -79,11 +83,12 @@ def write_source(
     """
     path = Path(path).expanduser()
     check_output(path, output_format)
-    reader = EpisodeReader(BufferSource(buffer), env)
-    if next(reader.episodes(), None) is None:
+    source = BufferSource(buffer)
+    if next(EpisodeReader(source, env).episodes(), None) is None:
         raise DataError(
             f"there is nothing to be written to {path}: no step is followed by another"
         )
+    reader = EpisodeReader(source, env)
     episodes = reader.episodes()
     with new_output(path) as temporary:
         if output_format == "alf_lite":
@@ -92,6 +97,13 @@ def write_source(
             write_npz(episodes, temporary)
         else:
             write_minari(episodes, env, temporary, dataset_name(path))
+    if reader.num_lost_discounts:
+        _logger.warning(
+            "%s: %d steps have discounts that are neither 0 at the end of an episode "
+            "nor 1, and are 1 there. The format alf_lite keeps them.",
+            path,
+            reader.num_lost_discounts,
+        )
 
 
 class EpisodeReader:
@@ -100,9 +112,13 @@ class EpisodeReader:
     Args:
         source: in the agent's units, with ``prev_action``.
         env: that it was recorded in.
+
+    Attributes:
+        num_lost_discounts: steps of which episodes do not say the discount, so far.
     """
 
     def __init__(self, source: Source, env: Environment) -> None:
+        self.num_lost_discounts = 0
         self._source = source
         self._leaves = recorded_leaves(env)
 
@@ -137,6 +153,10 @@ class EpisodeReader:
         flags[:, -1] = is_terminal, not is_terminal
         arrays["terminated"], arrays["truncated"] = flags
         arrays[CUT_OFF] = flags[1] & ~is_last
+        told = np.where(flags[0], 0.0, 1.0)
+        self.num_lost_discounts += int(
+            (fields["discount"][begin + 1 : end] != told).sum()
+        )
         return arrays
 
     def _to_environment(self, name: str, array: np.ndarray) -> np.ndarray:

@@ -60,6 +60,13 @@ def test_a_file_may_hold_several_episodes_and_break_off(tmp_path):
     assert observation == [0, 1, 2, 10, 11, 20, 21, 22, 23]
 
 
+def test_a_file_without_an_action_is_left_out(tmp_path):
+    for number, length in enumerate((2, 0, 1)):
+        np.savez(tmp_path / f"{number}.npz", **flat_episode(length, begin=10 * number))
+    time_step = rows(load_replay_buffer(str(tmp_path), make_env())).time_step
+    assert time_step.observation[:, 0].tolist() == [0, 1, 2, 20, 21]
+
+
 def test_files_are_read_in_the_order_of_their_numbers(tmp_path):
     for number in (10, 2, 1):
         episode = flat_episode(1, begin=10 * number)

@@ -97,6 +97,21 @@ def test_what_was_executed_is_written_not_what_was_chosen(tmp_path, loaded):
         assert_equal_steps(buffer, again)
 
 
+def test_discounts_that_episodes_do_not_say_are_warned_of(tmp_path, caplog):
+    env = make_env()
+    np.savez(tmp_path / "a.npz", **flat_episode(4))
+    loaded = load_replay_buffer(str(tmp_path / "a.npz"), env)
+    steps = nest.map_structure(lambda a: torch.from_numpy(a)[:, None], rows(loaded))
+    steps.time_step.discount[1:3] = 0.5
+    buffer = ReplayBuffer(loaded.data_spec, 1, 5)
+    buffer.add_batch(steps, time_major=True)
+    write_source(buffer, env, tmp_path / "out", "alf_lite")
+    write_source(loaded, env, tmp_path / "whole.npz", "npz")
+    assert "discounts" not in caplog.text
+    write_source(buffer, env, tmp_path / "out.npz", "npz")
+    assert "2 steps have discounts that are neither 0" in caplog.text
+
+
 def test_an_episode_that_was_cut_becomes_a_truncated_one(tmp_path):
     env = make_env()
     np.savez(
