@@ -36,6 +36,7 @@ FACTS = {
         *("algorithm", "acting", "on_policy", "corrects_policy_lag"),
         *("has_train_step", "trains_on_rollout_info", "unrolls_with_grad"),
         *("tells_action_distribution", "transforms_replayed_steps"),
+        *("has_memory", "num_bootstrap_steps"),
     },
     "hooks": {"hooks_of_environments"},
     "schedules": {"algorithm", "schedules", "schedule_of_share"},
@@ -217,6 +218,21 @@ def _wrong_weights(
     return ", expected numbers of at least 0" if min(source_loss_weights) < 0 else ""
 
 
+def _length_for_memory(
+    on_policy: bool,
+    has_memory: bool,
+    use_rollout_state: bool,
+    burn_in_length: int,
+    mini_batch_length: int | None,
+    num_bootstrap_steps: int,
+) -> int:
+    """The shortest windows that train a memory, if nothing does; else 0."""
+    begins_with_one = on_policy or use_rollout_state or burn_in_length
+    least = num_bootstrap_steps + 2
+    is_short = mini_batch_length is not None and mini_batch_length < least
+    return least if has_memory and is_short and not begins_with_one else 0
+
+
 RULES = (
     Rule(
         _update_counts,
@@ -383,6 +399,12 @@ RULES = (
         ),
         "TrainerConfig.mini_batch_length={mini_batch_length} must divide the "
         "unroll_length={unroll_length}, which {algorithm} cuts into such sequences.",
+    ),
+    Rule(
+        _length_for_memory,
+        "TrainerConfig.mini_batch_length={mini_batch_length} trains one step of each "
+        "window, from an empty memory, so that {algorithm} never learns what to "
+        "remember. Set it to {found} or more, or use_rollout_state = True, or both.",
     ),
     Rule(
         lambda unrolls_with_grad, epochs, num_updates_per_train_iter: (

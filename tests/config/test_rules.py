@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -13,6 +14,8 @@ from alf_lite.config import TrainerConfig, rules
 from alf_lite.config.rule_table import ALWAYS, EFFECTS, FACTS, RULES
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
+from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
+from alf_lite.networks.value_networks import QNetwork
 
 
 class OnRollout(ActorCriticAlgorithm):
@@ -208,6 +211,24 @@ def test_a_setting_without_effect_on_what_is_trained_is_refused(
         pytest.raises(ConfigError, match=message),
     ):
         algorithm(env=env, config=config(**fields))
+
+
+def test_windows_train_what_a_network_with_memory_remembers():
+    network = functools.partial(QNetwork, encoding_network_ctor=LSTMEncodingNetwork)
+    recurrent = functools.partial(DqnAlgorithm, q_network_ctor=network)
+    with create_environment("CartPole-v1", 2) as env:
+        for fields in ({}, {"mini_batch_length": 4}):
+            n_step = fields.get("mini_batch_length", 2) - 1
+            message = f"never learns what to remember. Set it to {n_step + 2} or more"
+            with pytest.raises(ConfigError, match=message):
+                recurrent(env=env, config=config(**fields), n_step=n_step)
+        for fields in (
+            {"mini_batch_length": 3},
+            {"use_rollout_state": True},
+            {"mini_batch_length": 3, "burn_in_length": 1},
+        ):
+            recurrent(env=env, config=config(**fields))
+        DqnAlgorithm(env=env, config=config())
 
 
 def test_what_is_idle_without_a_switch_gets_its_default():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
@@ -230,10 +230,17 @@ def looked_at(
 def takes_sequences(algorithm: Algorithm) -> bool:
     """Whether ``train_step`` and all networks with a state take whole sequences."""
     return algorithm.trains_on_sequences and all(
-        getattr(module, "takes_sequences", False)
+        getattr(module, "takes_sequences", False) for module in with_memory(algorithm)
+    )
+
+
+def with_memory(algorithm: Algorithm) -> list[nn.Module]:
+    """The networks below it that have a state."""
+    return [
+        module
         for module in algorithm.modules()
         if not nest.is_empty(getattr(module, "state_spec", ()))
-    )
+    ]
 
 
 # Calling train_step on a mini-batch, all at once or step by step

@@ -17,6 +17,7 @@ from torch import nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.learning.batch_loss import with_memory
 from alf_lite.algorithms.learning.rank_share import become_a_rank, share_of_rank
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig, rules
@@ -375,6 +376,10 @@ def _check_settings(
         unrolls_with_grad=algorithm.unrolls_with_grad,
         tells_action_distribution=algorithm.tells_action_distribution,
         transforms_replayed_steps=transformer.needs_replay,
+        has_memory=bool(
+            not nest.is_empty(algorithm.train_state_spec) and with_memory(algorithm)
+        ),
+        num_bootstrap_steps=algorithm.num_bootstrap_steps,
     )
     if not algorithm.on_policy:
         check_replay_settings(config, env.batch_size, transformer.num_history_steps)
