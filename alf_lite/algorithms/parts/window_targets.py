@@ -49,7 +49,8 @@ def window_targets(
     A terminal state has value 0 and absorbs: behind it rewards, values and continuation
     are 0, and are fitted. A time limit says nothing about what would have followed:
     everything behind it is masked, and at the limit itself value and policy. No policy
-    is known of a terminal state. What is masked may be NaN.
+    is known of a terminal state. What is masked may be NaN. A lost life, discount 0 at
+    a step that is not LAST, is terminal for what led to it, and a root as any other.
 
     Args:
         rewards: [B, T], arrived with the step.
@@ -79,8 +80,11 @@ def window_targets(
     def states(x: Tensor) -> Tensor:  # [B, T-...] → [B, R, K+1]
         return x[:, : length - n].unfold(1, num_states, 1)
 
-    is_last, is_terminal = states(step_types == _LAST), states(is_terminal)
-    is_beyond = _before(is_last)
+    is_last = states(step_types == _LAST)
+    follows_root = torch.arange(num_states, device=rewards.device) > 0
+    is_terminal = states(is_terminal) & (is_last | follows_root)
+    is_end = is_last | is_terminal
+    is_beyond = _before(is_end)
     is_absorbed = _before(is_terminal & ~is_beyond)
     is_here = ~is_beyond
 
@@ -90,11 +94,11 @@ def window_targets(
     has_reward = is_here | is_absorbed
     has_value = is_absorbed | (is_here & (~is_last | is_terminal))
     return WindowTargets(
-        value=where(has_value, returns),
+        value=where(has_value & ~is_terminal, returns),
         reward=where(has_reward, rewards),
         continues=(is_here & ~is_terminal).float(),
         has_value=has_value,
-        has_policy=is_here & ~is_last,
+        has_policy=is_here & ~is_end,
         has_reward=has_reward,
         is_absorbed=is_absorbed,
     )

@@ -51,6 +51,24 @@ def test_behind_a_time_limit_nothing_is_known(beyond):
     assert not found.is_absorbed.any()
 
 
+def test_a_lost_life_is_the_end_for_what_led_to_it_and_a_root_of_its_own():
+    rewards = torch.tensor([[0.0, 1, 2, 30, 40, 50, 60]])
+    values = torch.full((1, 7), 7.0)
+    step_types = torch.tensor([[0, 1, 1, 1, 1, 1, 1]])
+    discounts = torch.tensor([[1, 0.9, 0, 0.9, 0.9, 0.9, 0.9]])
+    found = window_targets(rewards, values, step_types, discounts, 2, 2)
+    ended = torch.where(torch.arange(7) == 2, 2, step_types)  # LAST at step 2
+    of_ended = window_targets(rewards, values, ended, discounts, 2, 2)
+    for lost, terminal in zip(found, of_ended, strict=True):
+        assert torch.equal(lost[0, :2], terminal[0, :2])
+    assert found.is_absorbed[0, 1].tolist() == [False, False, True]
+    assert found.reward[0, 1].tolist() == [1, 2, 0]
+    expected = torch.tensor([30 + 0.9 * 40 + 0.81 * 7, 40 + 0.9 * 50 + 0.81 * 7])
+    torch.testing.assert_close(found.value[0, 2, :2], expected)
+    assert found.reward[0, 2, 1:].tolist() == [30, 40]
+    assert found.has_policy[0, 2].all()
+
+
 @pytest.mark.parametrize(
     ("n", "expected"), [(2, [0.3, 0.4, -1.0, 1.0]), (9, [-1.0, 1.0, -1.0, 1.0])]
 )
