@@ -242,10 +242,12 @@ def _check(name: str, rl: RLAlgorithm) -> None:
         )
     elif rl.on_policy:
         problem = "is on-policy, but decisions are read from a replay buffer"
-    elif rl.num_bootstrap_steps != 1:
-        problem = "looks more than one decision ahead; set n_step = 1"
+    elif rl.num_bootstrap_steps != 1 or getattr(rl, "_td_lambda", None) is not None:
+        problem = "looks more than one decision ahead; set n_step = 1 and no td_lambda"
     elif not nest.is_empty(rl.rollout_state_spec):
         problem = "has a memory, which would have to skip the steps of a hold"
+    elif rl.config is not None and rl.config.burn_in_length:
+        problem = "has no memory; leave TrainerConfig.burn_in_length out"
     elif rl.uses_episode_returns or rl.prioritizes_new_steps:
         problem = "asks for returns or priorities of single steps"
     elif rl.gamma is None:

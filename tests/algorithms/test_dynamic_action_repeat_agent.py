@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
 from collections import Counter
@@ -242,6 +243,7 @@ def test_what_cannot_learn_from_decisions_is_refused():
     for ctor, message in (
         (functools.partial(PPOAlgorithm, optimizer=Adam()), "is on-policy"),
         (functools.partial(SMALL_SAC, n_step=2), "set n_step = 1"),
+        (functools.partial(SMALL_SAC, td_lambda=0.9), "ahead; .* and no td_lambda"),
         (
             functools.partial(
                 DqnAlgorithm,
@@ -267,6 +269,9 @@ def test_what_cannot_learn_from_decisions_is_refused():
     ):
         with pytest.raises(ConfigError, match=message):
             agent(CHOICE, ctor)
+    config = dataclasses.replace(SHORT_RUN, burn_in_length=1)
+    with pytest.raises(ConfigError, match=r"has no memory; leave .*burn_in_length"):
+        agent(config=config)
     with pytest.raises(ConfigError, match="action masks cannot be used here"):
         DynamicActionRepeatAgent(
             {"mask": TensorSpec((2,), torch.bool), "position": OBSERVATION},

@@ -178,12 +178,12 @@ def aggregate_loss(
     if not isinstance(loss_info.loss, tuple):
         shape = loss_info.loss.shape
         if shape != valid.shape:
-            if shape[1:] != valid.shape[1:] or shape[0] > valid.shape[0]:
+            if shape[1:] != valid.shape[1:] or not 0 < shape[0] <= valid.shape[0]:
                 raise ValueError(
-                    f"calc_loss: expected a loss [T, B] with T of at most "
+                    f"calc_loss: expected a loss [T, B] with T from 1 to "
                     f"{valid.shape[0]} and B = {valid.shape[1]}, one number for each "
                     f"step, got {list(shape)}. A single number for all steps is a "
-                    "scalar_loss."
+                    "scalar_loss; without a step, mini_batch_length is too short."
                 )
             rows = valid[: shape[0]]
         total = masked_mean(
