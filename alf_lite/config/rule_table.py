@@ -36,7 +36,7 @@ FACTS = {
         *("algorithm", "acting", "on_policy", "corrects_policy_lag"),
         *("has_train_step", "trains_on_rollout_info", "unrolls_with_grad"),
         *("tells_action_distribution", "transforms_replayed_steps"),
-        *("has_memory", "num_bootstrap_steps"),
+        *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
     },
     "hooks": {"hooks_of_environments"},
     "schedules": {"algorithm", "schedules", "schedule_of_share"},
@@ -399,6 +399,14 @@ RULES = (
         ),
         "TrainerConfig.mini_batch_length={mini_batch_length} must divide the "
         "unroll_length={unroll_length}, which {algorithm} cuts into such sequences.",
+    ),
+    Rule(
+        lambda normalizes_advantages, mini_batch_size, mini_batch_length: (
+            normalizes_advantages and mini_batch_size == mini_batch_length == 1
+        ),
+        "TrainerConfig.mini_batch_size=1: {acting} normalizes advantages by those of "
+        "the mini-batch, which makes 0 of a single one, so that the policy would learn "
+        "nothing. Set 2 or more, or {acting}.normalize_advantages = False.",
     ),
     Rule(
         _length_for_memory,

@@ -198,6 +198,7 @@ def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(fields, message):
             {"burn_in_length": 8, "unroll_length": 8},
             "burn_in_length=8 leaves nothing of an unroll",
         ),
+        (PPOAlgorithm, {"mini_batch_size": 1}, "the policy would learn nothing. Set 2"),
         (OnRollout, {"mini_batch_size": 4}, "goes back through the graph of the whole"),
         (OnRollout, {"precision": "bfloat16"}, "goes back through the graph of the"),
         (OnRollout, {"epochs": 2}, "there for one update: leave it out"),

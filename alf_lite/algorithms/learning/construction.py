@@ -380,6 +380,9 @@ def _check_settings(
             not nest.is_empty(algorithm.train_state_spec) and with_memory(algorithm)
         ),
         num_bootstrap_steps=algorithm.num_bootstrap_steps,
+        normalizes_advantages=getattr(
+            algorithm.rl_algorithm, "_normalize_advantages", False
+        ),
     )
     if not algorithm.on_policy:
         check_replay_settings(config, env.batch_size, transformer.num_history_steps)
