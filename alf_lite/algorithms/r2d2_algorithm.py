@@ -19,8 +19,8 @@ Differences from the paper:
 3. The loss is δ², averaged over all steps.
 4. An ε for each of many actors: ``rollout_epsilon_greedy`` takes a list of them, one
    for each environment.
-5. The target network follows by τ, as all of this library do; ``target_update_tau=1``
-   with ``target_update_period=2500`` copies it as the paper does.
+5. The target network is copied every 128 updates, as that of DQN here; the paper's
+   2500 is ``target_update_period=2500``.
 6. A sequence may go on over the end of an episode, where the state begins anew and no
    target looks beyond; the paper's end there.
 """
