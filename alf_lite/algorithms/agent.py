@@ -27,6 +27,7 @@ from torch import Tensor
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.composed_parts import built_part
 from alf_lite.algorithms.composition import Composition, Infos
+from alf_lite.algorithms.learning.recorded_steps import parts_with_recorded_steps
 from alf_lite.algorithms.parts.intrinsic_reward import IntrinsicReward, RewardMixture
 from alf_lite.algorithms.parts.observation_parts import (
     GoalGenerator,
@@ -141,6 +142,8 @@ class Agent(Composition):
         )
         parts = [*before, *rewards]
         self._compose(rl, parts, after, changes_steps=self._rewards.changes_reward)
+        if before and self.on_policy:
+            _check_sees_recorded_steps(self._name, before[-1][0], self)
 
     def _observation_parts(
         self, **given: tuple[type, Callable[..., ObservationPart] | None]
@@ -217,6 +220,15 @@ class Agent(Composition):
             )
         reward = self._rewards.sum_up(inputs, rewards)
         return inputs._replace(reward=reward), infos
+
+
+def _check_sees_recorded_steps(owner: str, before: str, agent: Algorithm) -> None:
+    if imitating := parts_with_recorded_steps(agent):
+        raise ConfigError(
+            f"{owner}: {imitating[0].name} compares own steps, as the part {before!r} "
+            "has changed them, with recorded ones as the environment gave them. Leave "
+            f"{_PARAMETERS[before]} out, or use an off-policy algorithm."
+        )
 
 
 def _check_two_values(owner: str, has_rewards: bool, has_reward_weights: bool) -> None:

@@ -11,6 +11,7 @@ from alf_lite.algorithms.agent import Agent
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.gail_reward import GailReward
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.predictive_representation import PredictiveRepresentation
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.frame_stacker import FrameStacker
 from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
@@ -41,7 +42,7 @@ def make_env(*lengths: int):
     return create_environment(env_ctor=ctor, num_parallel_environments=2, seed=0)
 
 
-def agent(algorithm, **settings) -> Agent:
+def agent(algorithm, parts=None, **settings) -> Agent:
     config = TrainerConfig(
         num_iterations=3, random_seed=0, **SETTINGS[algorithm], **settings
     )
@@ -53,6 +54,7 @@ def agent(algorithm, **settings) -> Agent:
             "gail": functools.partial(GailReward, optimizer=Adam(lr=1e-3))
         },
         extrinsic_reward_weight=0.0,
+        **(parts or {}),
     )
 
 
@@ -99,6 +101,14 @@ def test_no_demonstrations_are_an_error_before_anything_is_trained(algorithm):
         imitator.train_iter()
     assert imitator.num_env_steps == 0
     imitator.finish_train()
+
+
+def test_on_policy_it_sees_the_observations_of_the_experts_themselves():
+    learner = functools.partial(PredictiveRepresentation, optimizer=Adam(lr=1e-3))
+    changed = {"representation_learner_ctor": learner}
+    with pytest.raises(ConfigError, match=r"Leave representation_learner_ctor out"):
+        agent(PPOAlgorithm, changed)
+    agent(DqnAlgorithm, changed).finish_train()
 
 
 def test_held_out_demonstrations_are_told_from_own_steps(tmp_path, monkeypatch):
