@@ -300,7 +300,7 @@ class RLAlgorithm(RLContract):
         num_rows = min(self.num_bootstrap_steps, batch.valid.shape[1] - 1)
         steps = run.updates.run_passes(batch, num_bootstrap_rows=num_rows)
         if config.clear_replay_buffer:
-            run.replay.own.clear()
+            run.replay.own.forget_trained(self.num_bootstrap_steps)
         return steps
 
     def load_offline_replay_buffer(self) -> None:

@@ -192,7 +192,7 @@ class TrainerConfig:
     updates_per_draw: int | None = ranged(None, at_least=1)
     # Each update is a pass over the whole buffer
     whole_replay_buffer_training: bool = False
-    # Clear the buffer when whole_replay_buffer_training has passed over it
+    # Forget what whole_replay_buffer_training has passed over
     clear_replay_buffer: bool = False
     # Whether it is saved, or a resumed run collects anew; None: up to the next size
     checkpoint_replay_buffer: bool | None = None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -201,11 +202,20 @@ class OwnReplay:
         info = BatchInfo(torch.cat(env_ids), torch.cat(positions))
         return info, torch.cat(skipped)
 
-    def clear(self) -> None:
-        """Forgets everything that is stored."""
+    def forget_trained(self, num_bootstrap_steps: int) -> None:
+        """Forgets what :meth:`covering_windows` train, but not what is yet to be.
+
+        These are the last steps and those before them that later windows begin with;
+        all, where an environment has no window yet.
+        """
         self._has_collected = False
         self._num_to_collect = self._config.initial_collect_steps
-        self.require_buffer().clear()
+        buffer = self.require_buffer()
+        lengths = (buffer.end_positions - buffer.begin_positions).numpy()
+        num_repeated = self._config.burn_in_length + num_bootstrap_steps
+        num_kept = min(num_repeated, self.mini_batch_length - 1)
+        num_kept += self.num_history_steps
+        buffer.forget_oldest(np.where(lengths < self.least_length, lengths, num_kept))
 
     def mark_truncated_end(self) -> None:
         """Says that what comes next does not continue what is stored."""

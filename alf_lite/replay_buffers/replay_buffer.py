@@ -229,8 +229,8 @@ class ReplayBuffer(StoredSteps):
         """Forgets all steps of all or some environments. Positions go on."""
         self._storage.clear(None if env_ids is None else self._distinct(env_ids))
 
-    def forget_oldest(self, num_kept: int) -> None:
-        """Forgets all but the newest ``num_kept`` steps of every environment."""
+    def forget_oldest(self, num_kept: int | np.ndarray) -> None:
+        """Forgets all but the newest ``num_kept`` steps, one number or one for each."""
         self._storage.forget_oldest(num_kept)
 
     def set_iteration(self, iteration: int) -> None:

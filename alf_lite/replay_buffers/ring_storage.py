@@ -184,7 +184,7 @@ class RingStorage:
         self.begin[env_ids] = self.end[env_ids]
         self.num_writes += 1
 
-    def forget_oldest(self, num_kept: int) -> None:
+    def forget_oldest(self, num_kept: int | np.ndarray) -> None:
         """Forgets all but the newest steps of every environment."""
         self.flush()
         np.maximum(self.begin, self.end - num_kept, out=self.begin)

@@ -323,27 +323,30 @@ def test_the_whole_buffer_is_trained_and_cleared():
         whole_replay_buffer_training=True,
         clear_replay_buffer=True,
     )
-    for _ in range(2):
-        # 4 transitions of each of 2 environments, twice.
-        assert algorithm.train_iter() == 2 * 4 * 2
-        assert algorithm.training_run.replay.own.num_steps == 0
+    for num_transitions in (4, 5):
+        # Of each of 2 environments, twice.
+        assert algorithm.train_iter() == 2 * num_transitions * 2
+        assert algorithm.training_run.replay.own.num_steps == 2  # the newest ones
     starts = [b[0].observation.view(2, -1)[0] for b in algorithm.batches[:4]]
     # Each but the newest is the first step of a window once in a pass.
     assert sorted(torch.cat(starts).tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-@pytest.mark.parametrize("unroll_length", [4, 8, 9])
+@pytest.mark.parametrize(
+    ("unroll_length", "num_iterations"), [(4, 1), (8, 1), (9, 1), (1, 10), (3, 3)]
+)
 @pytest.mark.parametrize(
     ("length", "n", "burn_in"), [(2, 1, 0), (4, 1, 0), (4, 3, 0), (4, 1, 2), (4, 2, 1)]
 )
-def test_every_transition_that_is_kept_is_trained_once_whatever_the_length(
-    unroll_length, length, n, burn_in
+def test_every_transition_is_trained_once_whatever_the_length(
+    unroll_length, num_iterations, length, n, burn_in
 ):
     algorithm = make(
         unroll_length=unroll_length,
         mini_batch_length=length,
         burn_in_length=burn_in,
         whole_replay_buffer_training=True,
+        clear_replay_buffer=True,
     )
     algorithm.num_bootstrap_steps = n
     batches = []
@@ -356,16 +359,20 @@ def test_every_transition_that_is_kept_is_trained_once_whatever_the_length(
         return Recorder.preprocess(algorithm, experience, valid, batch_info)
 
     algorithm.calc_loss, algorithm.preprocess = calc_loss, preprocess
-    algorithm.train_iter()
-    [(info, valid)] = batches
-    trained = valid.clone()
-    trained[:, :burn_in] = trained[:, length - n :] = False
-    position = info.positions.unsqueeze(1) + torch.arange(length)
-    env_id = info.env_ids.unsqueeze(1).expand_as(position)
-    pairs = zip(env_id[trained].tolist(), position[trained].tolist(), strict=True)
+    for _ in range(num_iterations):
+        algorithm.train_iter()
+    pairs = []
+    for info, valid in batches:
+        trained = valid.clone()
+        trained[:, :burn_in] = trained[:, length - n :] = False
+        position = info.positions.unsqueeze(1) + torch.arange(length)
+        env_id = info.env_ids.unsqueeze(1).expand_as(position)
+        of_batch = env_id[trained].tolist(), position[trained].tolist()
+        pairs += zip(*of_batch, strict=True)
+    num_steps = unroll_length * num_iterations
     # Every fourth step is a LAST one, which has no transition.
     assert sorted(pairs) == [
-        (e, p) for e in (0, 1) for p in range(burn_in, unroll_length - n) if p % 4 != 3
+        (e, p) for e in (0, 1) for p in range(burn_in, num_steps - n) if p % 4 != 3
     ]
 
 
