@@ -21,6 +21,7 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
+from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
 
 Nest = Any
@@ -80,8 +81,8 @@ class TracSacAlgorithm(SacAlgorithm):
                 (info.policy, root_inputs.observation),
             )
             self._trust_region.limit(
-                lambda: distributions.kl_divergence(
-                    old, self._policy(observation)[0]
-                ).mean()
+                lambda: losses.batch_mean(
+                    distributions.kl_divergence(old, self._policy(observation)[0])
+                )
             )
         super().after_update(root_inputs, info)

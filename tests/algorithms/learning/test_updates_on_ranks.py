@@ -33,6 +33,7 @@ from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
+from alf_lite.algorithms.trac_sac_algorithm import TracSacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience, LossInfo
 from alf_lite.errors import ConfigError, DivergedError
@@ -109,6 +110,9 @@ CASES = {
     "dqn of two steps": dqn_of_two_steps,
     "ddpg": functools.partial(off_policy, DdpgAlgorithm, UNIT),
     "td3_bc": functools.partial(off_policy, Td3BcAlgorithm, UNIT, target_noise_std=0.0),
+    "trac_sac": functools.partial(
+        off_policy, TracSacAlgorithm, CHOICE, max_policy_kl=1e-4
+    ),
 }
 
 
