@@ -12,7 +12,6 @@ from alf_lite.checkpoints.data import RANKS_FOLDER
 from alf_lite.config import files as config_files
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.hooks import Hook
-from alf_lite.trainers.signals import StopSignals
 from alf_lite.utils.ranks import ranks
 
 # The first one counts if ranks have received different ones.
@@ -20,26 +19,27 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Agreement(NamedTuple):
-    """What holds for all ranks, because it does for one of them."""
+    """What ends the run, or saves it: on all ranks, because it does so on one of them.
 
-    stops: bool
+    What comes to a rank while it waits for the others is not in it.
+    """
+
+    signal: signal.Signals | None
+    reason: str  # to end it; "" if there is none
     wants_checkpoint: bool
 
 
-def agree(signals: StopSignals, *, stops: bool, wants_checkpoint: bool) -> Agreement:
-    """Whether the run ends here, or is saved; all ranks ask at the same time.
-
-    Args:
-        signals: to this rank; are told what another one has received.
-        stops: whether this rank has a reason to end the run.
-        wants_checkpoint: whether this rank was asked for a checkpoint.
-    """
-    received = [signals.received == number for number in _SIGNALS]
-    *counts, stopping, wanting = ranks.total(*received, stops, wants_checkpoint)
-    for number, count in zip(_SIGNALS, counts, strict=True):
-        if count:
-            signals.hear_of(number)
-    return Agreement(bool(stopping or sum(counts)), bool(wanting))
+def agree(own: Agreement) -> Agreement:
+    """What holds for all ranks, of what does for each; all ask at the same time."""
+    if ranks.size == 1:
+        return own
+    received = [own.signal == number for number in _SIGNALS]
+    *counts, stopping, wanting = ranks.total(
+        *received, bool(own.reason), own.wants_checkpoint
+    )
+    of_all = (n for n, count in zip(_SIGNALS, counts, strict=True) if count)
+    reason = own.reason or ("as another rank says" if stopping else "")
+    return Agreement(next(of_all, None), reason, bool(wanting))
 
 
 def check_same_config(given: Mapping[str, str], seed: int | None) -> None:

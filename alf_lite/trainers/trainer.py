@@ -35,6 +35,7 @@ from alf_lite.trainers.progress_measures import SpeedMeter, Status
 from alf_lite.trainers.run_end import TrainResult
 from alf_lite.trainers.run_plan import RunPlan, trainable
 from alf_lite.trainers.run_ranks import (
+    Agreement,
     agree,
     check_same_config,
     directory_of_rank,
@@ -113,6 +114,7 @@ class Trainer:
         self._on_signal = on_signal
         self._stop_reason = ""
         self._is_checkpoint_requested = False
+        self._is_checkpoint_due = False  # on all ranks
         self._was_finished = False
         self._was_called = False
         self._has_begun = False
@@ -307,9 +309,10 @@ class Trainer:
         if self._evaluations.is_due(self.run):
             self._evaluate()
             self._checkpoints.mark_if_best(self.run)
-        self._must_stop()
+        if self._must_stop():
+            return
         # Ranks agree once in an iteration; alone, a signal may come at any time.
-        while not self._stop_reason and (ranks.size > 1 or not self._must_stop()):
+        while ranks.size > 1 or not self._must_stop():
             self._hooks.call("before_iter", self)
             self._iterate()
             self._take_late_result()
@@ -319,7 +322,8 @@ class Trainer:
             if self._must_stop():
                 break  # the last checkpoint is written after the last evaluation
             self._run_directory.lock.check(at_once=False)
-            if self._take_checkpoint_request() or self._checkpoint_slot() > slot:
+            if self._is_checkpoint_due or self._checkpoint_slot() > slot:
+                self._is_checkpoint_due = False
                 slot = self._checkpoint_slot()
                 self._save(required=False)
             else:
@@ -352,23 +356,21 @@ class Trainer:
             train_summaries.summarize_config(texts, self.config)
 
     def _must_stop(self) -> bool:
-        run = self.run
-        if ranks.size > 1:
-            reason = self._stop_reason or self._evaluations.reason_to_stop(run)
-            agreed = agree(
-                self._signals,
-                stops=bool(reason),
-                wants_checkpoint=self._take_checkpoint_request(),
-            )
-            self._is_checkpoint_requested = agreed.wants_checkpoint
-            self._stop_reason = (reason or "as rank 0 says") if agreed.stops else ""
-        if self._signals.received is not None:
-            self._stop_reason = self._signals.received.name
-        elif self._plan.limits.are_reached(run.iterations, run.env_steps):
-            self._stop_reason = "finished"
-        elif reason := self._evaluations.reason_to_stop(run):
-            self._stop_reason = reason
-        return bool(self._stop_reason)
+        """Whether the run ends here; notes whether it is saved."""
+        run, reason = self.run, self._stop_reason
+        if self._plan.limits.are_reached(run.iterations, run.env_steps):
+            reason = "finished"
+        else:
+            reason = self._evaluations.reason_to_stop(run) or reason
+        own = Agreement(self._signals.received, reason, self._take_checkpoint_request())
+        agreed = agree(own)
+        self._is_checkpoint_due |= agreed.wants_checkpoint
+        if agreed.signal is not None:
+            self._signals.hear_of(agreed.signal)
+            self._stop_reason = agreed.signal.name
+        elif agreed.reason:
+            self._stop_reason = agreed.reason
+        return agreed.signal is not None or bool(agreed.reason)
 
     # Evaluations and checkpoints
 

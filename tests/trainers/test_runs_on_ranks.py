@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tools.checkpoint_report import examine
-from alf_lite.trainers.hooks import Hook, ReplaySaver
+from alf_lite.trainers.hooks import Hook, ReplaySaver, Training
 from alf_lite.trainers.trainer import Trainer
 from alf_lite.utils.ranks import RankLostError, ranks
 from tests.rank_processes import on_ranks
@@ -120,14 +121,47 @@ class Kills(Hook):
             os.kill(os.getpid(), self._number)
 
 
-def run(kind: str, root: Path, num_iterations: int, *hooks: Hook) -> dict[str, Any]:
+class Meanwhile(Hook):
+    """Does something on the second rank while it waits for what all agree on."""
+
+    on_all_ranks = True
+
+    def __init__(self, does: Callable[[Training], object]) -> None:
+        super().__init__(priority=99)
+        self._does = does
+
+    def after_iter(self, training) -> None:
+        if training.run.iterations != 2 or ranks.index != 1:
+            return
+
+        def total(*numbers: float) -> list[float]:
+            del ranks.total
+            found = ranks.total(*numbers)
+            self._does(training)
+            return found
+
+        ranks.total = total
+
+
+MEANWHILE: dict[str, Callable[[Training], object]] = {
+    "signal": lambda training: os.kill(os.getpid(), signal.SIGTERM),
+    "stop": lambda training: training.request_stop("of another thread"),
+    "save by signal": lambda training: os.kill(os.getpid(), signal.SIGUSR2),
+    "save": lambda training: training.request_checkpoint(),
+}
+
+
+def run(
+    kind: str, root: Path, num_iterations: int, *hooks: Hook, **changes: Any
+) -> dict[str, Any]:
     """What there is at the end of a run, or of its continuation."""
-    config = TrainerConfig(
-        num_iterations=num_iterations,
-        random_seed=1,
-        num_checkpoints=num_iterations,
+    settings = {
+        "num_iterations": num_iterations,
+        "random_seed": 1,
+        "num_checkpoints": num_iterations,
         **SETTINGS[kind],
-    )
+    }
+    config = TrainerConfig(**{**settings, **changes})
     trainer = Trainer(
         config, root, hooks=hooks, create_env=CREATE_ENV, on_signal="return"
     )
@@ -197,6 +231,9 @@ def runs_of_a_rank(root: Path) -> dict[str, Any]:
         shutil.rmtree(root / "lost/ranks")
     found["dqn lost"] = run("dqn", root / "lost", 5)
     found["terminated"] = run("ppo", root / "killed", 9, Kills(1, signal.SIGTERM))
+    for what, does in MEANWHILE.items():
+        hook = Meanwhile(does)
+        found[what] = run("ppo", root / what, 5, hook, num_checkpoints=1)
     return found
 
 
@@ -304,6 +341,18 @@ def test_all_stop_and_save_once_if_one_is_told_to(found, root):
         assert of_rank["terminated"]["checkpoint"].endswith("killed/checkpoints/ckpt-2")
     checkpoints = Checkpointer(root / "killed/checkpoints", read_only=True)
     assert checkpoints.load().state["trainer"]["ranks"]["size"] == 2
+
+
+def test_what_comes_while_a_rank_waits_is_agreed_on_the_next_time(found, root):
+    for of_rank in found:
+        for what, num_iterations in zip(MEANWHILE, (3, 3, 5, 5), strict=True):
+            assert of_rank[what]["iterations"] == num_iterations, what
+        assert of_rank["signal"]["signal"] == signal.SIGTERM
+        assert of_rank["stop"]["signal"] is None
+    for what in ("save by signal", "save"):
+        for place in (root / what, root / what / "ranks/1"):
+            saved = {path.name for path in (place / "checkpoints").iterdir()}
+            assert {"ckpt-3", "ckpt-5"} <= saved, (what, saved)
 
 
 def test_another_number_of_ranks_goes_on_with_what_all_have(found, root, caplog):
