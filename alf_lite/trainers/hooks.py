@@ -62,7 +62,8 @@ class Hook:
     """
 
     # With several ranks: whether each has it, as what changes its environments. The
-    # others are those of the first rank, which writes and evaluates.
+    # others are those of the first rank, which writes and evaluates: ``after_eval`` and
+    # ``score`` are called there alone.
     on_all_ranks: ClassVar[bool] = False
 
     # Whether it changes the environments, which then are in this process.

@@ -175,6 +175,8 @@ class Curriculum(Hook):
         self._interval = max(interval, 1)
         self.level = 0
         self._num_episodes_before = 0  # those of earlier levels
+        self._of_evaluations = score.startswith("eval/")
+        self._evaluated: dict[str, float] = {}  # by the first rank, in this iteration
 
     def before_episodes(self, training: Training) -> None:
         """Raises ConfigError if something cannot be set."""
@@ -182,32 +184,35 @@ class Curriculum(Hook):
             self._apply(training, level)
 
     def before_train(self, training: Training) -> None:
-        if self._name.startswith("eval/"):
+        if self._of_evaluations:
             _check_evaluates(self, training)
 
     def after_eval(self, training: Training, result: EvalResult) -> None:
-        if self._name.startswith("eval/"):
-            self._look(training, result.numbers, self._name.removeprefix("eval/"))
+        if self._of_evaluations and result.iterations:
+            name = self._name.removeprefix("eval/")
+            score = number_of(result.numbers, name, "Curriculum")
+            self._evaluated = {self._name: float(score)}
 
     def after_iter(self, training: Training) -> None:
-        if self._name.startswith("eval/"):
-            return
-        if training.run.iterations % self._interval == 0:
+        if self._of_evaluations:
+            numbers = ranks.broadcast_data(self._evaluated)
+            self._evaluated = {}
+            if numbers:
+                self._look(training, numbers)
+        elif training.run.iterations % self._interval == 0:
             numbers = train_summaries.metric_results(training.algorithm)
             if "AverageReturn" in numbers or self._name in numbers:
-                self._look(training, numbers, self._name)
+                self._look(training, numbers)
         if summary.should_record():
             summary.scalar("curriculum/level", self.level)
 
-    def _look(
-        self, training: Training, numbers: Mapping[str, float], name: str
-    ) -> None:
+    def _look(self, training: Training, numbers: Mapping[str, float]) -> None:
         num_episodes = training.algorithm.metrics.tracker.num_episodes
         if self.level == len(self._thresholds):
             return
         if num_episodes - self._num_episodes_before < self._min_episodes:
             return
-        score = number_of(numbers, name, "Curriculum")
+        score = number_of(numbers, self._name, "Curriculum")
         if score < self._thresholds[self.level]:
             return
         self.level += 1

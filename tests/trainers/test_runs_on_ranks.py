@@ -32,6 +32,7 @@ from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tools.checkpoint_report import examine
 from alf_lite.trainers.hooks import Hook, ReplaySaver, Training
+from alf_lite.trainers.shipped_hooks import Curriculum, EarlyStop
 from alf_lite.trainers.trainer import Trainer
 from alf_lite.utils.ranks import RankLostError, ranks
 from tests.rank_processes import on_ranks
@@ -82,7 +83,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-CREATE_ENV = functools.partial(create_environment, "CartPole-v1", NUM_ENVIRONMENTS)
+CREATE_ENV = functools.partial(
+    create_environment, "CartPole-v1", num_parallel_environments=NUM_ENVIRONMENTS
+)
 
 
 class Watches(Hook):
@@ -234,7 +237,27 @@ def runs_of_a_rank(root: Path) -> dict[str, Any]:
     for what, does in MEANWHILE.items():
         hook = Meanwhile(does)
         found[what] = run("ppo", root / what, 5, hook, num_checkpoints=1)
+    found["levels"] = levels_of_runs(root / "curriculum")
     return found
+
+
+def levels_of_runs(root: Path) -> list[int]:
+    """Of a curriculum that goes by evaluations, after each part of a run."""
+    levels: list[int] = []
+    for num_iterations in (3, 4):
+        hook = Curriculum(
+            [{"env.gravity": 9.0}, {"env.gravity": 9.5}, {"env.gravity": 10.0}],
+            [1.0, 1000.0],
+            score="eval/AverageReturn",
+            min_episodes=1,
+        )
+        evaluates = {"evaluate": True, "eval_interval": 3, "num_eval_episodes": 1}
+        run("ppo", root, num_iterations, hook, EarlyStop(threshold=1e9), **evaluates)
+        levels.append(hook.level)
+        assert ranks.all(True)
+        if ranks.index == 1 and num_iterations == 3:
+            shutil.rmtree(root / "ranks")
+    return levels
 
 
 @pytest.fixture(scope="module")
@@ -353,6 +376,11 @@ def test_what_comes_while_a_rank_waits_is_agreed_on_the_next_time(found, root):
         for place in (root / what, root / what / "ranks/1"):
             saved = {path.name for path in (place / "checkpoints").iterdir()}
             assert {"ckpt-3", "ckpt-5"} <= saved, (what, saved)
+
+
+def test_all_ranks_reach_a_level_by_evaluations_of_the_first_one(found):
+    assert found[0]["levels"] == [1, 1]
+    assert found[1]["levels"][0] == 1
 
 
 def test_another_number_of_ranks_goes_on_with_what_all_have(found, root, caplog):
