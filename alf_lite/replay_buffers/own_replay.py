@@ -25,6 +25,7 @@ from alf_lite.replay_buffers.replay_settings import (
     windows_per_update,
 )
 from alf_lite.utils import summary
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 
@@ -249,7 +250,8 @@ class OwnReplay:
             assert self._saved is not None
             stream = self._saved.as_stream()
         limit_gb = self._config.checkpoint_replay_buffer_gb
-        if is_wanted is None and stream.num_bytes > limit_gb * 1e9:
+        size_gb = stream.num_bytes * ranks.size / 1e9  # of all of the run, about
+        if is_wanted is None and size_gb > limit_gb:
             if not self._is_left_out:
                 _logger.warning(
                     "Checkpoints are without the replay buffer from now on: it takes "
@@ -257,7 +259,7 @@ class OwnReplay:
                     "A resumed run would fill it anew with the trained policy. "
                     "TrainerConfig.checkpoint_replay_buffer=True saves it all the "
                     "same.",
-                    stream.num_bytes / 1e9,
+                    size_gb,
                     limit_gb,
                 )
             self._is_left_out = True

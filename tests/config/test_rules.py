@@ -9,6 +9,7 @@ import pytest
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.rank_share import share_of_rank
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig, rules
 from alf_lite.config.rule_table import ALWAYS, EFFECTS, FACTS, RULES
@@ -16,6 +17,7 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
+from alf_lite.utils.ranks import ranks
 
 
 class OnRollout(ActorCriticAlgorithm):
@@ -230,6 +232,13 @@ def test_windows_train_what_a_network_with_memory_remembers():
         ):
             recurrent(env=env, config=config(**fields))
         DqnAlgorithm(env=env, config=config())
+
+
+def test_the_share_of_a_rank_sets_nothing_that_its_workers_would_refuse(monkeypatch):
+    monkeypatch.setattr(ranks, "size", 2)
+    conditional = [name for row in EFFECTS for name in row.fields.split()]
+    share = share_of_rank(config(algorithm_ctor=ActorCriticAlgorithm))
+    assert [name for name in conditional if share.sets(name)] == []
 
 
 def test_what_is_idle_without_a_switch_gets_its_default():

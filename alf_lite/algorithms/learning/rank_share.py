@@ -33,7 +33,6 @@ def share_of_rank(config: TrainerConfig) -> TrainerConfig:
     changes: dict[str, Any] = {
         "initial_collect_steps": math.ceil(config.initial_collect_steps / ranks.size),
         "metric_min_buffer_size": math.ceil(config.metric_min_buffer_size / ranks.size),
-        "checkpoint_replay_buffer_gb": config.checkpoint_replay_buffer_gb,
     }
     divided = ["mini_batch_size", "unroll_episodes"]
     if config.async_unroll:
@@ -44,8 +43,6 @@ def share_of_rank(config: TrainerConfig) -> TrainerConfig:
             changes[name] = ranks.share_of(total, f"TrainerConfig.{name}")
     if config.device == "cuda":
         changes["device"] = f"cuda:{os.environ.get('LOCAL_RANK', ranks.index)}"
-    if config.checkpoint_replay_buffer is None:
-        changes["checkpoint_replay_buffer_gb"] /= ranks.size
     return dataclasses.replace(config, **changes)
 
 
