@@ -24,6 +24,7 @@ from alf_lite.testing import probe_environments as probes
 from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.trainer import Trainer
 from alf_lite.unrollers.actor_copy import ActorCopy
+from alf_lite.utils.ranks import ranks
 
 OBSERVATION = {"a": TensorSpec((2,)), "b": TensorSpec((1,))}
 ACTION = BoundedTensorSpec((2,), torch.float32, -2.0, 2.0)
@@ -141,6 +142,14 @@ def test_what_a_last_step_leads_to_is_in_no_statistics():
     assert data.reward[1, 2] == window.reward[1, 3]
     expected = algorithm._model.bootstrap_weights(torch.tensor([1]), torch.tensor([11]))
     assert torch.equal(batch.weights[1, 2], expected[:, 0])
+
+
+def test_ranks_fit_with_the_statistics_of_all_batches(monkeypatch):
+    monkeypatch.setattr(ranks, "size", 2)
+    monkeypatch.setattr(ranks, "gather", lambda mine: torch.stack([mine, mine]))
+    algorithm = mbrl()
+    fitted(algorithm, steps(2, 4))
+    assert algorithm._model._states.count == algorithm._model._changes.count == 12
 
 
 def test_it_learns_what_the_observation_asks_for():

@@ -35,6 +35,7 @@ from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.normalizers import Normalizer
+from alf_lite.utils.ranks import share_statistics
 
 Nest = Any
 
@@ -126,6 +127,7 @@ class DynamicsEnsemble(nn.Module):
         """Takes what is ``valid`` [B] into the statistics of s and y."""
         self._states.update(data.state, valid)
         self._changes.update(_changes(data), valid)
+        share_statistics([self._states, self._changes])
 
     def fit(self, data: Transitions, weights: Tensor) -> FitLoss:
         """Eq. 1 of transitions [B, ...], with weights w [n, B]."""
