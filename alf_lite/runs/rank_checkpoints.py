@@ -191,10 +191,8 @@ def _without_own_part(
         "data_transformer": new["data_transformer"],
         "unroll": {},
     }
-    trainer = dict(loaded.state[TRAINER])
     random = loaded.state[RANDOM]
     if not ranks.is_first:
-        trainer["hooks"] = {}
         seed = ranks.seed_of(run["seed"])
         random_state.seed_everything(
             random_state.derive_seed(seed, "resumed", run["iterations"])
@@ -203,7 +201,7 @@ def _without_own_part(
     state = {
         ALGORITHM: {**loaded.state[ALGORITHM], **own_buffers(algorithm)},
         TRAINING: training,
-        TRAINER: trainer,
+        TRAINER: loaded.state[TRAINER],
         RANDOM: random,
     }
     return loaded._replace(state=state, mapped_files={})

@@ -15,6 +15,7 @@ from alf_lite.config import configurable
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.policies.evaluator import EpisodeRecording, EvalResult
 from alf_lite.runs.training_state import RunState
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 _REPLAY_NAME = re.compile(r"replay-(\d+)")
@@ -191,11 +192,12 @@ class Hooks:
         for name, state in states.items():
             hook = hooks.pop(name, None)
             if hook is None:
-                _logger.warning(
-                    "The checkpoint holds the state of a hook %s, which this run does "
-                    "not have: it is dropped.",
-                    name,
-                )
+                if ranks.is_first:  # others may have read its state for all its hooks
+                    _logger.warning(
+                        "The checkpoint holds the state of a hook %s, which this run "
+                        "does not have: it is dropped.",
+                        name,
+                    )
                 continue
             try:
                 hook.load_state_dict(state)

@@ -153,7 +153,8 @@ class LevelReplay(Hook):
             reward = reward.sum(-1)
         # [3, B, T+1], what had come before each step of the unroll
         parts = np.stack([valid, np.where(valid, gain, 0), np.where(valid, reward, 0)])
-        if self._open is None:
+        # A run may go on with other environments, in which new episodes begin.
+        if self._open is None or self._open.shape[1] != len(valid):
             self._open = np.zeros((3, len(valid)))
         # What was open there has been cut off, as where a run could not be resumed.
         self._open[:, steps.step_type[:, 0].numpy() == StepType.FIRST] = 0.0

@@ -78,6 +78,11 @@ def test_an_episode_is_scored_over_the_unrolls_that_it_takes():
     # 7 → 9 moves the averages by 0.2 · 2 and 0.1 · 2. Of the other one, 7 → 3, the
     # episode that was open has been cut off: its 2 are not part of the next one.
     assert progress.scores[[3, 0]] == pytest.approx([0.2, 0.4])
+    other = LevelReplay(6)
+    other.load_state_dict(hook.state_dict())
+    one = batch_of([[F, L, F]], [[4.0] * 3], [[0.0] * 3], [[1.5, 9, 9]])
+    other.observe(one)  # with another number of environments
+    assert other.scores[[3, 4]].tolist() == [2.0, 1.5]
 
 
 def test_probabilities_are_those_of_the_paper():
