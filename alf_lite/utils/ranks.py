@@ -265,11 +265,17 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
+            said, seconds = str(error).splitlines()[0], _TIMEOUT.total_seconds()
+            if time.perf_counter() - begin >= seconds:
+                raise RankLostError(
+                    f"another rank has not answered for {seconds / 3600:g} hours: it "
+                    "hangs, or evaluates for longer. Set TrainerConfig.async_eval = "
+                    f"True, or lower num_eval_episodes. All ranks end. ({said})"
+                ) from error
             raise RankLostError(
                 "another rank has ended, or cannot be reached: what it says about it "
                 "is above, unless it was killed. All ranks end; torchrun "
-                "--max-restarts=N has them go on from the last checkpoint. "
-                f"({str(error).splitlines()[0]})"
+                f"--max-restarts=N has them go on from the last checkpoint. ({said})"
             ) from error
         finally:
             self.collectives += 1

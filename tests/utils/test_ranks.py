@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import queue
 import threading
@@ -41,6 +42,20 @@ def test_sums_by_pairs_are_those_of_all_ranks_and_equal_to_the_bit(monkeypatch, 
         first, *others = pool.map(summed, range(size))
     torch.testing.assert_close(first, tensors.sum(0))
     assert all(torch.equal(other, first) for other in others)
+
+
+def test_a_rank_that_does_not_answer_is_told_from_one_that_has_ended(monkeypatch):
+    def all_gather(parts, tensor):
+        raise RuntimeError("Timed out waiting for recv")
+
+    monkeypatch.setattr(torch.distributed, "all_gather", all_gather)
+    rank = ranks_module.Ranks()
+    rank.size = 2
+    with pytest.raises(ranks_module.RankLostError, match="has ended, or cannot be"):
+        rank.gather(torch.zeros(1))
+    monkeypatch.setattr(ranks_module, "_TIMEOUT", datetime.timedelta(0))
+    with pytest.raises(ranks_module.RankLostError, match="async_eval"):
+        rank.gather(torch.zeros(1))
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has it")
