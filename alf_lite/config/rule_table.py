@@ -129,6 +129,12 @@ EFFECTS = (
         "algorithm",
     ),
     Effect(
+        "unroll_parameter_update_period",
+        lambda on_policy: not on_policy,
+        "{algorithm} is on-policy, and its workers get new parameters in every "
+        "iteration: use an off-policy algorithm",
+    ),
+    Effect(
         "mixing_ratios source_loss_weights rl_train_after_update_steps "
         "rl_train_every_update_steps",
         lambda on_policy: not on_policy,

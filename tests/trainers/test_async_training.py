@@ -530,6 +530,8 @@ def test_an_on_policy_algorithm_must_correct_for_the_lag(make):
             ),
             mini_batch_length=None,
         )
+    with pytest.raises(ConfigError, match=r"update_period is 2, but .* is on-policy"):
+        on_policy(make, unroll_parameter_update_period=2)
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_starts(tmp_path):

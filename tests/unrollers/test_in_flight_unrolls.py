@@ -277,23 +277,6 @@ def test_without_lag_nothing_is_begun_while_the_trainer_trains(
     assert set(trainer.lags) == {0}
 
 
-@settings(max_examples=30)
-@given(seed=seeds, num_workers=st.integers(1, 4), period=st.integers(2, 4))
-def test_rarely_published_parameters_lag_no_more_versions(seed, num_workers, period):
-    trainer = _Trainer(
-        seed,
-        on_policy=True,
-        num_unroll_workers=num_workers,
-        unroll_parameter_update_period=period,
-        unroll_length=3,
-    )
-    for _ in range(20):
-        trainer.unroll(3)
-        trainer.train()
-    assert trainer.pool.version == 1 + 19 // period
-    assert max(trainer.lags) <= 1
-
-
 def test_workers_go_on_while_the_trainer_trains():
     trainer = _Trainer(0, on_policy=True, num_unroll_workers=2, unroll_length=3)
     num_begun = 0
