@@ -13,12 +13,13 @@ from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, Rng
 
 _SEATS = np.arange(2)
+_DISC = np.int16
 
 
 class LineState(NamedTuple):
     """N games of :class:`LineGame`."""
 
-    cells: np.ndarray  # [N, rows · columns] int8: which disc it was, from 1 on; 0 empty
+    cells: np.ndarray  # [N, rows · columns] int16: which disc, from 1 on; 0 empty
     num_moves: np.ndarray  # [N] int64
     winner: np.ndarray  # [N] int64, -1 where there is none
 
@@ -38,7 +39,7 @@ class LineGame(Game):
         name: of the game with these numbers.
 
     Raises:
-        ConfigError: if no line fits onto the board.
+        ConfigError: if no line fits onto the board, or it has more than 32,767 cells.
     """
 
     is_board_game = True
@@ -57,6 +58,11 @@ class LineGame(Game):
             raise ConfigError(
                 f"{name}: no line of {length} fits onto {rows} x {columns} cells"
             )
+        if rows * columns > np.iinfo(_DISC).max:
+            raise ConfigError(
+                f"{name}: discs are numbered up to {np.iinfo(_DISC).max}, got "
+                f"{rows * columns} cells. Take a smaller board."
+            )
         self.name = name
         self._shape = (rows, columns)
         self._falls = falls
@@ -68,7 +74,7 @@ class LineGame(Game):
 
     def initial(self, number: int, rng: Rng) -> LineState:
         return LineState(
-            np.zeros((number, self.max_length), np.int8),
+            np.zeros((number, self.max_length), _DISC),
             np.zeros(number, np.int64),
             np.full(number, -1),
         )
@@ -116,7 +122,11 @@ class LineGame(Game):
         winner = np.full(len(cells), -1)
         for seat, discs in enumerate((first, second)):
             winner[discs[:, self._lines].all(2).any(1)] = seat
-        return LineState(cells.astype(np.int8), (cells > 0).sum(1), winner)
+        return LineState(cells.astype(_DISC), (cells > 0).sum(1), winner)
+
+    def unpack(self, arrays: Sequence[np.ndarray]) -> LineState:
+        # It was int8 in earlier checkpoints
+        return LineState(arrays[0].astype(_DISC), *arrays[1:])
 
     def symmetries(self) -> list[tuple[np.ndarray, np.ndarray]]:
         board = np.arange(self.max_length).reshape(self._shape)

@@ -88,6 +88,24 @@ def test_lines_of_discs_as_one_plays_them_by_hand(game, shape, length, falls):
         assert game.history(state, 0) == history
 
 
+def test_a_board_may_have_more_cells_than_an_int8_has_numbers():
+    game, draws = LineGame(1, 136, 3), rng()
+    state = game.initial(1, draws)
+    order = [*range(128), 128, 132, 129, 134, 130]  # x has the last three in a line
+    for n, cell in enumerate(order):
+        assert game.legal(state, np.array([n % 2])).sum() == 136 - n
+        assert game.observe(state, np.array([0])).sum() == n
+        state = game.play(state, np.array([[cell, cell]]), draws)
+    assert game.returns(state).tolist() == [[1, -1]]
+    assert game.history(state, 0) == order
+    told = game.state_of(game.observe(state, np.array([1])))
+    assert np.array_equal(told.cells > 0, state.cells > 0)
+    assert np.array_equal(told.cells % 2, state.cells % 2)
+    # Of a checkpoint from before, at a move that it could hold
+    old = [state.cells.clip(0, 100).astype(np.int8), *state[1:]]
+    assert game.unpack(old).cells.dtype == state.cells.dtype
+
+
 def test_kuhn_poker_pays_as_its_rules_say():
     game = KuhnPoker()
     # History → what the first seat wins with the higher card, and with the lower one
@@ -129,6 +147,7 @@ def test_games_are_found_by_their_names():
     "make",
     [
         lambda: LineGame(2, 2, 3),
+        lambda: LineGame(182, 182, 5),
         lambda: Nim(()),
         lambda: Nim((0, 1)),
         lambda: MatrixGame([[1, 2]]),
