@@ -38,7 +38,7 @@ class League(Hook):
         bot_share: of all games, those against opponents that are no snapshots.
         snapshot_interval: in steps of the environments.
         strong_win_rate: see above.
-        decay: see :class:`Payoff`.
+        decay: see :class:`Payoff`; above 0.875.
         evicts_oldest: makes room by age, for the average of the latest policies.
         priority: see :class:`Hook`.
 
@@ -60,11 +60,11 @@ class League(Hook):
         priority: int = 50,
     ) -> None:
         super().__init__(priority)
-        shares = (newest_share, bot_share, strong_win_rate, decay)
+        shares = (newest_share, bot_share, strong_win_rate)
         if not all(0 <= share <= 1 for share in shares):
             raise ConfigError(
-                "League: newest_share, bot_share, strong_win_rate and decay must lie "
-                f"in [0, 1], got {', '.join(map(str, shares))}"
+                "League: newest_share, bot_share and strong_win_rate must lie in "
+                f"[0, 1], got {', '.join(map(str, shares))}"
             )
         if snapshot_interval < 1 or weighting not in WEIGHTINGS:
             raise ConfigError(

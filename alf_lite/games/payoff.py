@@ -21,20 +21,31 @@ class Payoff:
 
     Args:
         decay: what an earlier game counts with every later one against the same
-            opponent.
+            opponent; above 0.875, below which 8 games never count as so many.
+
+    Raises:
+        ConfigError: if the decay is another number.
     """
 
     def __init__(self, decay: float = 0.99) -> None:
+        # All games together never count more than 1 / (1 - decay)
+        least = 1 - 1 / MIN_GAMES
+        if not least < decay <= 1:
+            raise ConfigError(
+                f"League: decay must be above {least} and at most 1, got {decay}. A "
+                f"smaller one never remembers {MIN_GAMES} games, of which it tells "
+                "who wins."
+            )
         self._decay = decay
         self._games: dict[int, np.ndarray] = {}  # opponent → [3], won, drawn and lost
 
     def add(self, opponent: int, counts: np.ndarray) -> None:
-        """Games that were won, drawn and lost [3], one after the other."""
+        """Games that were won, drawn and lost [3], in an order that nobody knows."""
         games = self._games.setdefault(opponent, np.zeros(3))
-        for result, count in enumerate(counts.tolist()):
-            for _ in range(int(count)):
-                games *= self._decay
-                games[result] += 1
+        number = int(counts.sum())
+        games *= self._decay**number
+        # Each counts what a game of the batch does on average of all orders
+        games += counts * np.mean(self._decay ** np.arange(number))
 
     def counts(self, opponent: int) -> np.ndarray:
         """[3], with decay."""

@@ -31,6 +31,39 @@ def test_earlier_games_count_less():
     assert payoff.win_rate(3) == 0.5
 
 
+@pytest.mark.parametrize("decay", [0.9, 0.99, 1.0])
+@pytest.mark.parametrize("counts", [(5, 0, 3), (200, 0, 200), (36, 20, 4)])
+def test_games_of_one_iteration_have_no_order(decay, counts):
+    payoff, counts = Payoff(decay), np.array(counts)
+    payoff.add(0, np.array([90, 0, 10]))
+    before = payoff.counts(0)
+    payoff.add(0, counts)
+    # The mean of what the games are one after the other, in a random order
+    draws, found = np.random.default_rng(0), []
+    for _ in range(400):
+        games = before.copy()
+        for result in draws.permutation(np.repeat(np.arange(3), counts)):
+            games = games * decay + np.eye(3)[result]
+        found.append(games)
+    error = 4 * np.std(found, 0).max() / 20
+    assert payoff.counts(0) == pytest.approx(np.mean(found, 0), abs=error + 1e-9)
+    if decay < 1:  # however many there are, they tell the rate
+        for _ in range(300):
+            payoff.add(0, counts)
+        rate = (counts[0] + counts[1] / 2) / counts.sum()
+        assert payoff.win_rate(0) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.875, 1.01])
+def test_a_decay_that_forgets_before_it_tells_is_refused(decay):
+    with pytest.raises(ConfigError, match=r"decay must be above 0\.875"):
+        Payoff(decay)
+    payoff = Payoff(0.88)
+    for _ in range(60):
+        payoff.add(0, np.array([1, 0, 0]))
+    assert payoff.win_rate(0) == 1
+
+
 def test_prioritised_self_play():
     rates = np.array([0.5, 0.9, 0.1])
     assert prioritized(rates, "squared") == pytest.approx(
