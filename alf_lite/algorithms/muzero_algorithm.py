@@ -58,7 +58,7 @@ from alf_lite.data_structures import (
     StepType,
     TimeStep,
 )
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_count, check_not_negative, check_unit_interval
 from alf_lite.utils.diagnostics import diagnostic
@@ -154,7 +154,8 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
             consistency_loss_weight: c_c.
             reanalyze_ratio: share of the windows whose steps are searched again, with
                 the target network. It costs a search of K + 1 roots for each.
-            two_players: the environment gives discounts below 0: two move in turn.
+            two_players: the environment gives discounts below 0: two move in turn, and
+                neither of them twice.
             **kwargs: see :class:`OffPolicyAlgorithm`.
 
         Raises:
@@ -221,7 +222,16 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         return AlgStep(self._actions.to_action(info.candidates, action), state, found)
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
-        """The best action of a search with noise. Stores what the search found."""
+        """The best action of a search with noise. Stores what the search found.
+
+        Raises:
+            EnvError: if a player moves again, where ``two_players`` move in turn.
+        """
+        if self._sign < 0 and ((inputs.discount > 0) & ~inputs.is_first()).any():
+            raise EnvError(
+                f"{self._name}: a player moves twice in this game, and two_players "
+                "searches as if they moved in turn. Take PPOAlgorithm or DqnAlgorithm."
+            )
         found, info = self._find(self._model, inputs.observation, explore=True)
         action = found.choose()
         return AlgStep(self._actions.to_action(info.candidates, action), state, info)

@@ -38,7 +38,7 @@ class Environment(abc.ABC):
     # called as ctor(num_environments, max_episode_steps=, device=, seed=).
     takes_num_environments: ClassVar[bool] = False
     # Whether a row belongs to two sides in turn, so that what follows is the other's:
-    # discounts are then -1 while an episode goes on.
+    # discounts are then -1 while an episode goes on, and 1 where a side moves again.
     has_negative_discounts: bool = False
     # Against whom it is played, if an episode is a game against opponents.
     opposition: Opposition | None = None

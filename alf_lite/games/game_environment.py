@@ -119,6 +119,10 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         """[B]: for which seat the next action is."""
         return self._seats.ravel()
 
+    def _discounts(self) -> np.ndarray:
+        """[G, L] where games go on; ``_seats`` are those of the step before."""
+        return np.full(self._seats.shape, self._discount)
+
     def bind(self, algorithm: Any) -> None:
         if self._opponents is not None:
             self._opponents.bind(algorithm)
@@ -134,7 +138,8 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._let_opponents_move()
         nothing = np.zeros(self._seats.shape, np.float32)
         is_new = np.ones(len(self._rows), bool)
-        return self._arrive(is_new, nothing, torch.zeros(self.batch_size).long())
+        no_action = torch.zeros(self.batch_size).long()
+        return self._arrive(is_new, nothing, nothing, no_action)
 
     def step(self, action: Tensor) -> TimeStep:
         if self._current is None:
@@ -154,7 +159,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._let_opponents_move(paid)
         paid[new] = 0
         reward = np.take_along_axis(paid, self._seats, 1)
-        return self._arrive(has_begun, reward, action)
+        return self._arrive(has_begun, reward, self._discounts(), action)
 
     def _begin(self, rows: np.ndarray) -> None:
         """New games in some rows."""
@@ -215,9 +220,20 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._games = with_rows(self._games, rows, games)
 
     def _arrive(
-        self, has_begun: np.ndarray, reward: np.ndarray, action: Tensor
+        self,
+        has_begun: np.ndarray,
+        reward: np.ndarray,
+        discount: np.ndarray,
+        action: Tensor,
     ) -> TimeStep:
-        """The time step to which all games [G] have come, with rewards [G, L]."""
+        """The time step to which all games [G] have come.
+
+        Args:
+            has_begun: [G].
+            reward: [G, L].
+            discount: [G, L], where games go on.
+            action: [B].
+        """
         game, shape = self.game, self._seats.shape
         self._seats[...] = self._choosing_seats().reshape(shape)
         is_out = ~np.take_along_axis(game.moves(self._games), self._seats, 1)
@@ -225,9 +241,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         step_type = np.where(self._is_last, StepType.LAST, StepType.MID)
         step_type[has_begun] = StepType.FIRST
         has_ended = np.take_along_axis(game.ended(self._games), self._seats, 1)
-        discount = np.where(
-            has_ended, 0, np.where(has_begun[:, None], 1, self._discount)
-        )
+        discount = np.where(has_ended, 0, np.where(has_begun[:, None], 1, discount))
         seats, games = self._seats.ravel(), self._games
         if shape[1] > 1:
             games = copy_rows(games, self._rows.repeat(shape[1]))
@@ -306,8 +320,11 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self.game.release(self._games)
         self._games = self.game.unpack(arrays[len(own) :])
         has_begun = np.all(saved.is_first().numpy().reshape(self._seats.shape), axis=1)
-        reward = saved.reward.numpy().reshape(self._seats.shape)
-        replayed = self._arrive(has_begun, reward, saved.prev_action)
+        reward, discount = (
+            leaf.numpy().reshape(self._seats.shape)
+            for leaf in (saved.reward, saved.discount)
+        )
+        replayed = self._arrive(has_begun, reward, discount, saved.prev_action)
         is_other = np.zeros(self.batch_size, bool)
         for one, other in zip(*map(nest.flatten, (replayed, saved)), strict=True):
             is_other |= (one != other).reshape(self.batch_size, -1).any(1).numpy()
@@ -318,7 +335,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._begin(np.flatnonzero(is_new))
         self._let_opponents_move()
         reward = np.where(is_new[:, None], 0, reward)
-        self._arrive(has_begun | is_new, reward, saved.prev_action)
+        self._arrive(has_begun | is_new, reward, discount, saved.prev_action)
         rows = np.flatnonzero(is_new.repeat(self._seats.shape[1])).tolist()
         return dict.fromkeys(rows, "the replay came to another step")
 
@@ -333,9 +350,10 @@ class BothSeatsEnvironment(GameEnvironment):
 
     The seat that moves sees the board as its own, its reward is what its move wins, and
     the step that follows belongs to the other seat: what is good for one is bad for the
-    other, so the discount is -1 while the game goes on. TD targets, advantages and
-    maxima over actions are then those of minimax (negamax). Only algorithms that say
-    ``takes_negative_discounts`` can be trained on it.
+    other, so the discount is -1 while the game goes on; it is 1 where the same seat
+    moves again. TD targets, advantages and maxima over actions are then those of
+    minimax (negamax). Only algorithms that say ``takes_negative_discounts`` can be
+    trained on it.
 
     ``env_info["outcome"]`` of a LAST step is what the first seat has won; returns, as
     sums over both seats, say nothing.
@@ -369,6 +387,10 @@ class BothSeatsEnvironment(GameEnvironment):
 
     def _choosing_seats(self) -> np.ndarray:
         return self.game.moves(self._games).argmax(1)
+
+    def _discounts(self) -> np.ndarray:
+        moves_again = self._choosing_seats()[:, None] == self._seats
+        return np.where(moves_again, -self._discount, self._discount)
 
     def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
         won = self.game.returns(self._games)[:, 0]

@@ -7,15 +7,18 @@ import pytest
 import torch
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm
+from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import StepType
 from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.battle_environment import BattleEnvironment
-from alf_lite.games.board_games import TicTacToe
+from alf_lite.games.board_games import Nim, TicTacToe
 from alf_lite.games.game import Game, random_legal
 from alf_lite.games.game_environment import BothSeatsEnvironment
+from alf_lite.games.game_tree import GameTree
 from alf_lite.games.opponents import (
     OnePlyOpponent,
     Opponent,
@@ -23,6 +26,7 @@ from alf_lite.games.opponents import (
     RandomOpponent,
 )
 from alf_lite.testing.game_contract import BattleContract, GameEnvironmentContract
+from alf_lite.utils import value_ops
 
 
 class TestBattle(BattleContract):
@@ -79,6 +83,86 @@ class TestBothSeats(GameEnvironmentContract):
                 is_mid = step.step_type == StepType.MID
                 assert (step.discount[is_mid] == -1).all()
                 assert (step.discount[step.is_last()] == 0).all()
+
+
+class NimAgain(Nim):
+    """Who takes one piece moves again."""
+
+    def play(self, state, actions, rng):
+        after = super().play(state, actions, rng)
+        again = (after.piles.sum(1) == state.piles.sum(1) - 1) & after.piles.any(1)
+        return after._replace(mover=np.where(again, state.mover, after.mover))
+
+
+class TestBothSeatsOfWhichOneMovesAgain(GameEnvironmentContract):
+    def make(self, num_environments, seed):
+        game = NimAgain((1, 2, 4))
+        return BothSeatsEnvironment(
+            num_environments, game, num_random_moves=2, seed=seed
+        )
+
+    def test_only_terminal_steps_have_discount_zero(self):
+        with self._open() as env:
+            discounts = torch.cat([step.discount for step in self._run(env)])
+        assert discounts.unique().tolist() == [-1, 0, 1]
+
+    def test_returns_and_values_are_those_of_the_seat_that_moves(self):
+        game = NimAgain((1, 2, 2))
+        env = BothSeatsEnvironment(32, game, seed=0)
+        step, draws = env.reset(), np.random.default_rng(0)
+        steps, seats = [step], [env._seats[:, 0].copy()]
+        for _ in range(100):
+            legal = step.observation["action_mask"].numpy()
+            step = env.step(torch.from_numpy(random_legal(legal, draws)))
+            steps.append(step)
+            seats.append(env._seats[:, 0].copy())
+        reward, discount, step_type, outcome = (
+            torch.stack(leaves)
+            for leaves in zip(
+                *[
+                    (s.reward, s.discount, s.step_type, s.env_info["outcome"])
+                    for s in steps
+                ],
+                strict=True,
+            )
+        )
+        nothing = torch.zeros_like(reward)
+        returns = value_ops.discounted_return(reward, nothing, step_type, discount)
+        won = torch.zeros(reward.shape[1])
+        for t in reversed(range(100)):
+            ends = step_type[t + 1] == StepType.LAST
+            won = torch.where(ends, outcome[t + 1], won)
+            sign = torch.from_numpy(1 - 2 * seats[t])
+            is_known = (won != 0) & (step_type[t] != StepType.LAST)
+            assert torch.equal(returns[t][is_known], (sign * won)[is_known])
+
+        # max_a r + d V(s') over all steps that were seen is the value of minimax
+        def key(t, row):
+            return tuple(steps[t].observation["observation"][row].argmax(-1).tolist())
+
+        values = dict.fromkeys((key(t, i) for t in range(101) for i in range(32)), 0.0)
+        for _ in range(8):
+            found = dict.fromkeys(values, -1.0)
+            for t, row in (step_type[:-1] != StepType.LAST).nonzero().tolist():
+                later = values[key(t + 1, row)]
+                q = float(reward[t + 1, row] + discount[t + 1, row] * later)
+                found[key(t, row)] = max(found[key(t, row)], q)
+            values = found
+        tree = GameTree(game)
+        best = tree.optimal()
+        assert values[1, 2, 2] == tree.value(best, best)
+
+    def test_a_search_with_a_fixed_sign_refuses_it(self):
+        config = TrainerConfig(num_iterations=3, unroll_length=8, random_seed=0)
+        algorithm = MuzeroAlgorithm(
+            env=self.make(4, 0),
+            config=config,
+            two_players=True,
+            search=TreeSearch(2),
+            action_mask_key="action_mask",
+        )
+        with pytest.raises(EnvError, match="a player moves twice"):
+            algorithm.train_iter()
 
 
 class Notes(Opponent):
