@@ -182,7 +182,9 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
         policy = torch.from_numpy(found.action_weights)
         action = found.choose()
         if self._has_temperature:
-            weights = policy ** (1 / self._rollout_temperature)
+            # Of the largest, which stays 1 however small T is
+            shares = policy / policy.amax(-1, keepdim=True)
+            weights = shares ** (1 / self._rollout_temperature)
             action = torch.multinomial(weights, 1).squeeze(-1)
         value = torch.from_numpy(found.policy_value)
         info = SearchResult(*(t.to(inputs.reward.device) for t in (policy, value)))
