@@ -137,7 +137,7 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
         check_positive(
             value_loss_weight=value_loss_weight, rollout_temperature=rollout_temperature
         )
-        self._model = SimulatorModel(game, self._evaluate, self.initial_gamma or 1.0)
+        self._model = SimulatorModel(game, self._evaluate)
         spec = self._mask.remaining_spec
         boards = nest.flatten(spec)
         same = [board.shape for board in boards] == [game.observation_space.shape]
@@ -192,6 +192,7 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
 
     def _find(self, search: TreeSearch, inputs: TimeStep, *, with_noise: bool) -> Found:
         observation, mask = self._mask.split(inputs.observation)
+        self._model.gamma = self._gamma
         return search.find(self._model, observation, mask, with_noise=with_noise)
 
     def _as_action(self, inputs: TimeStep, action: Tensor) -> Nest:

@@ -48,7 +48,7 @@ class SimulatorModel:
     Args:
         game: its rules; nothing in it is left to chance.
         evaluate: the network.
-        gamma: γ.
+        gamma: γ, which may be set anew between searches.
 
     Raises:
         ConfigError: if it is another kind of game, or its states cannot be told from
@@ -62,7 +62,7 @@ class SimulatorModel:
                 "a game in which two seats move in turn, such as @TicTacToe()."
             )
         game.state_of(np.zeros((0, *game.observation_space.shape), np.float32))
-        self._game, self._evaluate, self._gamma = game, evaluate, gamma
+        self._game, self._evaluate, self.gamma = game, evaluate, gamma
         self._rng = np.random.default_rng(0)  # for games that want one
 
     def root(self, observation: Any) -> Root:
@@ -103,7 +103,7 @@ class SimulatorModel:
         logits, value = self._evaluate(game.observe(after, seats))
         step.reward[rows] = game.returns(after)[np.arange(len(rows)), mover]
         sign = np.where(seats == mover, 1, -1)
-        step.discount[rows] = goes_on * sign * self._gamma
+        step.discount[rows] = goes_on * sign * self.gamma
         step.logits[rows] = np.where(legal, logits, _RULED_OUT)
         step.value[rows] = np.where(goes_on, value, 0)
         for array, new in zip(nest.flatten(state), nest.flatten(after), strict=True):
