@@ -161,6 +161,16 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
     def _make_actions(self, action_spec: NestedTensorSpec) -> DiscreteActions:
         return DiscreteActions(action_spec)
 
+    def setup_training(self, *, is_resumed: bool = False) -> None:
+        """Raises ConfigError, if it would learn of other boards than it searches in."""
+        super().setup_training(is_resumed=is_resumed)
+        if not self.data_transformer.is_identity:
+            raise ConfigError(
+                f"{self._name}: searches see the boards and rewards of the game as "
+                "they are. Leave TrainerConfig.data_transformer_ctor empty; what is to "
+                "be scaled, its network_ctor may scale."
+            )
+
     @property
     def training_only_modules(self) -> list[torch.nn.Module]:
         return []

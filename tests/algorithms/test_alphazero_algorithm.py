@@ -13,6 +13,7 @@ from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.bin import train
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_transformers import ObservationNormalizer, RewardScaling
 from alf_lite.errors import ConfigError
 from alf_lite.games.board_games import ConnectFour, Nim, TicTacToe
 from alf_lite.games.game_environment import BothSeatsEnvironment
@@ -20,6 +21,7 @@ from alf_lite.games.game_tree import GameTree
 from alf_lite.games.small_games import KuhnPoker
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.utils.schedulers import LinearScheduler
 
 NIM = Nim((1, 2, 2))
 
@@ -176,6 +178,39 @@ def test_values_are_fitted_to_those_of_the_improved_policy():
 def test_what_makes_no_sense_is_refused(change, error, message):
     with pytest.raises(error, match=message):
         alphazero(**{"env": BothSeatsEnvironment(4, NIM), **change})
+
+
+@pytest.mark.parametrize(
+    "transformer", [ObservationNormalizer, functools.partial(RewardScaling, scale=0.1)]
+)
+def test_boards_and_rewards_are_those_of_the_game(transformer):
+    algorithm = alphazero(settings={"data_transformer_ctor": [transformer]})
+    with pytest.raises(ConfigError, match="searches see the boards and rewards"):
+        algorithm.train_iter()
+
+
+def test_actions_are_drawn_with_a_small_temperature():
+    # Also in a terminal state, where the policy is even
+    algorithm = alphazero(rollout_temperature=0.005)
+    algorithm.train_iter()
+    step = algorithm.env.reset(seed=0)
+    torch.manual_seed(0)
+    action = algorithm.rollout_step(step, ()).output
+    torch.manual_seed(0)
+    found = algorithm._find(algorithm._search, step, with_noise=True)
+    assert torch.equal(action, torch.from_numpy(found.action_weights).argmax(-1))
+
+
+def test_searches_have_the_gamma_of_the_targets():
+    gamma = LinearScheduler(((0.0, 0.0), (1.0, 1.0)), progress_type="percent")
+    algorithm = alphazero(gamma=gamma, settings={"num_iterations": 4})
+    step, gammas = algorithm.env.reset(seed=0), []
+    for _ in range(3):
+        found = algorithm._find(algorithm._search, step, with_noise=False)
+        assert np.abs(found.tree.discount).max() == pytest.approx(algorithm.gamma)
+        gammas.append(algorithm.gamma)
+        algorithm.train_iter()
+    assert gammas == sorted({0.0, *gammas})
 
 
 CONF = """
