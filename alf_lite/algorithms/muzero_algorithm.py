@@ -21,6 +21,8 @@ Differences from the paper:
    What follows a time limit is masked.
 4. The consistency of latents is EfficientZero's (Ye et al. 2021), without projections.
 5. Searches that are done again (``reanalyze_ratio``) have no noise, and are not stored.
+6. With PUCT, too, the action is the best one of a search with noise, the most visited;
+   the paper draws by N^(1/T).
 """
 
 from __future__ import annotations
