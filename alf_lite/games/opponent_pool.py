@@ -277,15 +277,15 @@ class Opponents:
             self._begin_memory(i, len(ids), np.asarray(rows)[chosen == i], rng)
 
     def _begin_memory(self, i: int, num_rows: int, rows: np.ndarray, rng: Rng) -> None:
-        """Of new games [N] in these rows, in every seat."""
+        """Of new games [N] in these rows, of each the same in all seats."""
         num_seats = self._game.num_players
-        begun = self[i].begin(len(rows) * num_seats, rng)
+        begun = self[i].begin(len(rows), rng)
         if i not in self._memories:
             size = num_rows * num_seats
             self._memories[i] = [x[:1].repeat(size, 0) for x in begun]
         places = (rows[:, None] * num_seats + np.arange(num_seats)).ravel()
         for array, new in zip(self._memories[i], begun, strict=True):
-            array[places] = new
+            array[places] = new.repeat(num_seats, 0)
 
     def __getitem__(self, i: int) -> Opponent:
         """The one with this number, which plays."""

@@ -57,6 +57,8 @@ class Opponent:
 class AverageOpponent(Opponent):
     """One of several opponents, drawn anew for each game: their average strategy.
 
+    It plays all seats of a game that are the opponents'.
+
     Args:
         opponents: all equally likely.
         name: for tables and logs.

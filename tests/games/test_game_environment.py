@@ -20,11 +20,13 @@ from alf_lite.games.game import Game, random_legal
 from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.games.game_tree import GameTree
 from alf_lite.games.opponents import (
+    AverageOpponent,
     OnePlyOpponent,
     Opponent,
     PerfectOpponent,
     RandomOpponent,
 )
+from alf_lite.games.small_games import MatrixGame
 from alf_lite.testing.game_contract import BattleContract, GameEnvironmentContract
 from alf_lite.utils import value_ops
 
@@ -200,6 +202,38 @@ def test_no_move_of_the_algorithm_is_lost_and_all_opponents_are_met():
     assert met == {0.0, 1.0}
     assert outcomes == {-1.0, 0.0, 1.0}
     assert 0.4 < np.mean(notes.seats) < 0.6
+
+
+class ThreeChoose(MatrixGame):
+    """Three seats choose at the same time."""
+
+    num_players = 3
+
+    def initial(self, number, rng):
+        return super().initial(number, rng)._replace(actions=np.full((number, 3), -1))
+
+    def returns(self, state):
+        return state.actions.clip(0).astype(np.float32)
+
+
+def test_one_of_an_average_plays_all_seats_of_a_game():
+    class Takes(Opponent):
+        def __init__(self, action):
+            self.name, self._action = str(action), action
+
+        def act(self, game, state, seats, rng):
+            return np.full(len(seats), self._action)
+
+    average = AverageOpponent([Takes(0), Takes(2)])
+    env = BattleEnvironment(8, ThreeChoose(), opponents=[average], seat=1, seed=0)
+    env.reset()
+    seen = set()
+    for _ in range(20):
+        step = env.step(torch.ones(8, dtype=torch.int64))
+        for chosen in env._games.actions[step.is_last().numpy()].tolist():
+            assert chosen[0] == chosen[2], chosen
+            seen.add(chosen[0])
+    assert seen == {0, 2}
 
 
 def test_both_seats_see_the_board_as_their_own():
