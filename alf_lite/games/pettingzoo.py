@@ -177,7 +177,7 @@ class PettingZooGame(ZooGame):
         return self._arrive(env, seed, (), np.zeros(self.num_players))
 
     def _step(self, env: Any, before: Position, chosen: tuple[int, ...]) -> Position:
-        env.step(chosen[int(before.moves.argmax())])
+        env.step(self._spaces.action.start + chosen[int(before.moves.argmax())])
         actions = (*before.actions, chosen)
         return self._arrive(env, before.seed, actions, before.won.copy())
 
@@ -197,6 +197,11 @@ class PettingZooGame(ZooGame):
                 continue
             mask = self._spaces.read(seen, info)[1]
             legal[seat] = True if mask is None else mask
+            if not legal[seat].any():
+                raise EnvError(
+                    f"{self.name}: agent {env.agent_selection!r} has to move, and its "
+                    "action_mask allows nothing"
+                )
         read = [self._spaces.read(env.observe(a), None)[0] for a in self.agents]
         moves = np.any(legal, axis=1)
         return Position(env, seed, actions, moves, list(legal), read, won)
@@ -225,9 +230,10 @@ class AgentSpaces:
         own, action = seen[0], chosen[0]
         if isinstance(own, spaces.Dict) and "observation" in own.spaces:
             own = own["observation"]
-        self._num_values = int(own.n) if isinstance(own, spaces.Discrete) else 0
-        if self._num_values:
-            own = spaces.Box(0.0, 1.0, (self._num_values,))
+        self._values: np.ndarray | None = None  # of which one is seen
+        if isinstance(own, spaces.Discrete):
+            self._values = own.start + np.arange(own.n)
+            own = spaces.Box(0.0, 1.0, self._values.shape)
         if not isinstance(own, spaces.Box) or not isinstance(action, spaces.Discrete):
             raise ConfigError(
                 f"{name}: agents need a Box or Discrete of observations and a Discrete "
@@ -240,8 +246,8 @@ class AgentSpaces:
         mask = (info or {}).get(MASK_KEY)
         if isinstance(seen, dict):
             seen, mask = seen["observation"], seen.get(MASK_KEY, mask)
-        if self._num_values:
-            seen = np.arange(self._num_values) == seen
+        if self._values is not None:
+            seen = self._values == seen
         return np.array(seen), None if mask is None else np.array(mask)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, EnvError
 from alf_lite.games.battle_environment import BattleEnvironment
 from alf_lite.games.board_games import ConnectFour, TicTacToe
 from alf_lite.games.catalogue import create_game
@@ -110,6 +110,47 @@ def test_the_dead_move_no_more_and_everybody_gets_all_rewards():
     assert game.observe(before, np.array([0]))[0, 1] == 2  # of a game that has gone on
     env = state.positions[0].env
     assert env.none_steps == ["b", "c", "a"]
+
+
+class FromFive(Countdown):
+    """Its actions are 5 to 7, and it shows the number of the round from 2 on."""
+
+    def observation_space(self, agent):
+        return spaces.Discrete(4, start=2)
+
+    def action_space(self, agent):
+        return spaces.Discrete(3, start=5)
+
+    def observe(self, agent):
+        return 2 + self._round
+
+    def step(self, action):
+        super().step(None if action is None else action - 5)
+
+
+def test_spaces_may_start_elsewhere():
+    game, draws = PettingZooGame(FromFive), np.random.default_rng(0)
+    state, played = game.initial(1, draws), []
+    while game.moves(state).any():
+        mover = game.moves(state).argmax(1)
+        played.append(int(game.observe(state, mover)[0].argmax()))
+        state = game.play(state, np.full((1, 3), 2), draws)
+    assert played == [0, 0, 0, 1, 1, 2, 2]
+    assert game.returns(state).tolist() == [[14, 8, 14]]
+
+
+def test_an_agent_that_can_do_nothing_is_an_error():
+    class Stuck(Countdown):
+        def last(self):
+            *told, info = super().last()
+            is_stuck = (self.agent_selection, self._round) == ("c", 1)
+            return *told, {"action_mask": info["action_mask"] * (not is_stuck)}
+
+    game, draws = PettingZooGame(Stuck), np.random.default_rng(0)
+    state = game.initial(1, draws)
+    with pytest.raises(EnvError, match="countdown: agent 'c' has to move"):
+        for _ in range(5):
+            state = game.play(state, np.full((1, 3), 2), draws)
 
 
 def steps_of(env, number, seed):
