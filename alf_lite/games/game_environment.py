@@ -348,11 +348,12 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
 class BothSeatsEnvironment(GameEnvironment):
     """One algorithm plays for both seats of a board game; a row is a game.
 
-    The seat that moves sees the board as its own, its reward is what its move wins, and
-    the step that follows belongs to the other seat: what is good for one is bad for the
-    other, so the discount is -1 while the game goes on; it is 1 where the same seat
-    moves again. TD targets, advantages and maxima over actions are then those of
-    minimax (negamax). Only algorithms that say ``takes_negative_discounts`` can be
+    The seat that moves sees what the game shows it: of ours, the board as its own; of
+    OpenSpiel's, often the same board and which seat it is. Its reward is what its move
+    wins, and the step that follows belongs to the other seat: what is good for one is
+    bad for the other, so the discount is -1 while the game goes on; it is 1 where the
+    same seat moves again. TD targets, advantages and maxima over actions are then those
+    of minimax (negamax). Only algorithms that say ``takes_negative_discounts`` can be
     trained on it.
 
     ``env_info["outcome"]`` of a LAST step is what the first seat has won; returns, as

@@ -26,8 +26,9 @@ class OpenSpielGame(Game):
     """A game of OpenSpiel (Lanctot et al. 2019, arXiv:1908.09453).
 
     A seat sees the information state if the game hides something, and the observation
-    otherwise. Chance is drawn from the generator that is given, so that a seed fixes
-    it. Seats move in turn or all at once.
+    otherwise. In a board game that shows both seats the same tensor, the seat is added
+    to it: one more plane, or element, of zeros or ones. Chance is drawn from the
+    generator that is given, so that a seed fixes it. Seats move in turn or all at once.
 
     Args:
         name: such as ``"connect_four"`` or ``"leduc_poker(players=3)"``.
@@ -48,12 +49,6 @@ class OpenSpielGame(Game):
         self._sees_state = not is_open and kind.provides_information_state_tensor
         if not self._sees_state and not kind.provides_observation_tensor:
             raise ConfigError(f"{self.name} has no tensor of what a player sees")
-        shape = (
-            game.information_state_tensor_shape()
-            if self._sees_state
-            else game.observation_tensor_shape()
-        )
-        self.observation_space = spaces.Box(-np.inf, np.inf, tuple(shape))
         self.is_board_game = (
             is_open
             and self.num_players == 2
@@ -61,6 +56,15 @@ class OpenSpielGame(Game):
             and str(kind.dynamics).endswith("SEQUENTIAL")
             and str(kind.chance_mode).endswith("DETERMINISTIC")
         )
+        first, *others = (
+            game.information_state_tensor_shape()
+            if self._sees_state
+            else game.observation_tensor_shape()
+        )
+        self._tensor_shape = (first, *others)
+        self._tells_seat = self.is_board_game and _looks_alike(game)
+        shape = (first + self._tells_seat, *others)
+        self.observation_space = spaces.Box(-np.inf, np.inf, shape)
 
     def initial(self, number: int, rng: Rng) -> SpielState:
         states = [self._game.new_initial_state() for _ in range(number)]
@@ -101,7 +105,12 @@ class OpenSpielGame(Game):
             else one.observation_tensor(seat)
             for one, seat in zip(state.states, seats.tolist(), strict=True)
         ]
-        return np.array(seen, np.float32).reshape(-1, *self.observation_space.shape)
+        tensors = np.array(seen, np.float32).reshape(-1, *self._tensor_shape)
+        if not self._tells_seat:
+            return tensors
+        plane = np.zeros_like(tensors[:, :1])
+        plane.T[:] = seats
+        return np.concatenate([tensors, plane], 1)
 
     def returns(self, state: SpielState) -> np.ndarray:
         nothing = [0.0] * self.num_players
@@ -194,6 +203,19 @@ def _spiel_state(game: Game, state: State, row: int) -> Any:
     for action in game.history(state, row):
         one.apply_action(action)
     return one
+
+
+def _looks_alike(game: Any) -> bool:
+    """Whether both seats see the same, in the first moves of a game."""
+    state = game.new_initial_state()
+    for _ in range(8):
+        if state.is_terminal():
+            break
+        if state.observation_tensor(0) != state.observation_tensor(1):
+            return False
+        legal = state.legal_actions()
+        state.apply_action(legal[len(legal) // 2])
+    return True
 
 
 def _after_chance(state: Any, rng: Rng) -> Any:

@@ -78,6 +78,27 @@ def test_own_games_have_the_same_rules(own, name):
         )
 
 
+@pytest.mark.parametrize("name", ["breakthrough", "mancala", "othello"])
+def test_a_position_tells_who_moves(name):
+    game, draws = OpenSpielGame(name), np.random.default_rng(0)
+    spiel = game._game.new_initial_state()
+    shows_alike = spiel.observation_tensor(0) == spiel.observation_tensor(1)
+    states = game.initial(3, draws)
+    for _ in range(5):
+        first, second = (game.observe(states, np.full(3, seat)) for seat in range(2))
+        assert first[0] in game.observation_space
+        assert (first != second).reshape(3, -1).any(1).all()
+        if shows_alike:
+            assert np.array_equal(first[:, :-1], second[:, :-1])
+            assert (first[:, -1] == 0).all()
+            assert (second[:, -1] == 1).all()
+        seats = game.moves(states).argmax(1)
+        actions = random_legal(game.legal(states, seats), draws)
+        states = game.play(states, np.repeat(actions[:, None], 2, 1), draws)
+        if not game.moves(states).any(1).all():
+            break
+
+
 def test_the_table_of_states_agrees():
     tree = GameTree(OpenSpielGame("tic_tac_toe"))
     best = tree.optimal()
