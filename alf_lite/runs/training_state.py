@@ -132,7 +132,7 @@ def _run_state(loaded: LoadedCheckpoint) -> RunState:
     found, what = part_of(loaded, TRAINER).get("run"), entry(loaded, TRAINER, "run")
     if not isinstance(found, dict) or not {"seed", "iterations"} <= found.keys():
         raise CheckpointError(f"{what}: expected the counters of a run")
-    new, later = RunState(0), RunState(0, 0, 0, 0.0, 0.0, 0, 0, 0.0)
+    new, later = RunState(0), RunState(0, 0, 0, 0.0, None, 0, 0)
     examples = {
         field.name: getattr(new if found.get(field.name) is None else later, field.name)
         for field in dataclasses.fields(RunState)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.files import new_output
 from alf_lite.config import configurable
+from alf_lite.config.values import shorten
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.policies.evaluator import EpisodeRecording, EvalResult
 from alf_lite.runs.training_state import RunState
@@ -143,11 +144,22 @@ class Hooks:
         return next((hook.recording for hook in self._hooks if hook.recording), None)
 
     def score(self, result: EvalResult) -> float:
-        """What the first hook says that has an opinion, see ``Hook.score``."""
+        """What the first hook says that has an opinion, see ``Hook.score``.
+
+        Raises:
+            ConfigError: if that is no number.
+        """
         for hook in self._hooks:
             score = hook.score(result)
-            if score is not None:
-                return score
+            if score is None:
+                continue
+            try:
+                return float(score)  # also of a bool, of numpy or of a tensor
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+                raise ConfigError(
+                    f"{type(hook).__name__}.score must return a number or None, got "
+                    f"{shorten(score)}"
+                ) from error
         return result.score if result.returns else -result.losses["loss"]
 
     def finish(self, training: Training, error: BaseException | None) -> None:

@@ -23,7 +23,8 @@ _MAX_COUNT = 2**63 - 1
 _ALLOWED: dict[type, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
-    type(None): ((int, float, type(None)), "a number or nothing"),
+    # As scores, which of older runs are whatever number a hook returned.
+    type(None): ((bool, int, float, type(None)), "a number or nothing"),
     bool: ((bool,), "a bool"),
     str: ((str,), "a string"),
     bytes: ((bytes,), "bytes"),
@@ -118,10 +119,11 @@ def _check_tensor(tensor: Tensor, path: str) -> None:
 def check_like(value: Any, example: Any, what: str, *, all_keys: bool = True) -> None:
     """Checks that ``value`` is what ``example`` is.
 
-    Whole numbers are counts: not negative, and not larger than 64 bits hold. Other
-    numbers are finite. Tensors have the dtype and the number of dimensions of the
-    example; whether their shapes fit is known to those who use them. Dicts have the
-    same keys; of one that is empty in the example nothing is known.
+    Whole numbers are counts: not negative, unless the example is None, and not larger
+    than 64 bits hold. Other numbers are finite. Tensors have the dtype and the number
+    of dimensions of the example; whether their shapes fit is known to those who use
+    them. Dicts have the same keys; of one that is empty in the example nothing is
+    known.
 
     Args:
         value: what was read.
@@ -147,7 +149,8 @@ def check_like(value: Any, example: Any, what: str, *, all_keys: bool = True) ->
         allowed, text = _ALLOWED.get(type(example), ((type(example),), "another type"))
         if type(value) not in allowed:
             raise _unexpected(value, text, what)
-        check_numbers(value, what)
+        is_score = example is None and type(value) is int
+        check_numbers(abs(value) if is_score else value, what)
 
 
 def _check_like_tensor(value: Any, example: Tensor, what: str) -> None:

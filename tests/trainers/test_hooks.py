@@ -6,6 +6,7 @@ import functools
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -188,3 +189,51 @@ def test_hooks_of_both_are_in_order(tmp_path):
     ctors = [functools.partial(Says, "second", 20), functools.partial(Says, "last", 60)]
     train(tmp_path, Says("third", 50), Says("first", 10), hook_ctors=ctors)
     assert called == ["first", "second", "third", "last"]
+
+
+class Scores(Hook):
+    """Scores every evaluation alike."""
+
+    def __init__(self, score) -> None:
+        super().__init__()
+        self._score = score
+
+    def score(self, result):
+        return self._score
+
+
+@pytest.fixture
+def best_score(make_trainer):
+    """Of a run with such a score, from the beginning or resumed."""
+
+    def train(score, num_iterations: int) -> float:
+        config = {"num_iterations": num_iterations, "num_checkpoints": 1}
+        evaluate = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 1}
+        result = make_trainer(hooks=[Scores(score)], **config, **evaluate).train()
+        assert result.iterations == num_iterations
+        return result.best_score
+
+    return train
+
+
+@pytest.mark.parametrize(
+    "score", [-3, True, np.float32(-1.5), np.int64(4), np.bool_(False), torch.ones(1)]
+)
+def test_a_run_is_resumed_whatever_kind_of_number_the_score_is(best_score, score):
+    for num_iterations in (2, 4):
+        best = best_score(score, num_iterations)
+        assert (best, type(best)) == (float(score), float)
+
+
+@pytest.mark.parametrize("score", [-3, True])
+def test_a_run_is_resumed_that_kept_a_score_as_it_was(best_score, score, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(Hooks, "score", lambda self, result: score)
+        best_score(score, 2)
+    assert best_score(score, 4) == score
+
+
+@pytest.mark.parametrize("score", ["good", torch.ones(2), {}, 10**400])
+def test_a_score_that_is_no_number_is_named(score):
+    with pytest.raises(ConfigError, match=r"Scores\.score must return a number"):
+        Hooks([Scores(score)]).score(None)

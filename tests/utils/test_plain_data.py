@@ -39,6 +39,9 @@ def test_what_is_alike_passes():
         "limiter": {"inserted": 4},
     }
     check_like(other, EXAMPLE, "state")
+    # Scores of older runs are what a hook returned.
+    for score in (-3, True):
+        check_like({**EXAMPLE, "score": score}, EXAMPLE, "state")
 
 
 @pytest.mark.parametrize(
