@@ -36,6 +36,7 @@ from alf_lite.testing.structured_environments import ImageEnv, NestedEnv
 from alf_lite.tools.policy_check import Comparison, compare, watch
 from alf_lite.tools.policy_graph import PolicyGraph
 from alf_lite.utils import random_state
+from tests.algorithms.agent_toys import full_agent
 
 
 class AnyEnv(Env):
@@ -182,6 +183,7 @@ KINDS = {
     "quantiles": Kind(
         "DqnAlgorithm", AnyEnv, None, {"return_model": QuantileHead(num_quantiles=5)}
     ),
+    "agent": Kind("Agent", AnyEnv, None, full_agent(alf_lite.PPOAlgorithm).keywords),
     "MBRL": Kind(
         "MbrlAlgorithm",
         BOUNDED,
@@ -213,7 +215,7 @@ KINDS = {
 
 
 # Those that have the most between observation and action.
-_FAST = ("beta", "images", "LSTM", "unusual")
+_FAST = ("agent", "beta", "images", "LSTM", "unusual")
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ class RepresentationLearner(ObservationPart):
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """The representation of an observation [B, ...]."""
-        encoded = self._encode(inputs.observation, len(inputs.step_type))
+        encoded = self._encode(inputs.observation, inputs.step_type.shape[0])
         return AlgStep(output=encoded, state=state)
 
     def _encode(self, observation: Nest, num_rows: int) -> Tensor:
@@ -192,7 +192,7 @@ class GoalGenerator(ObservationPart):
 
     def _draw(self, inputs: TimeStep) -> Nest:
         goal = self.draw(inputs)
-        num_rows = len(inputs.step_type)
+        num_rows = inputs.step_type.shape[0]  # an export would fix len()
         _check_output(f"{self.name}.draw", goal, self._goal_spec, num_rows)
         return goal
 
