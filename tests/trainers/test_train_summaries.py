@@ -90,6 +90,18 @@ def test_iterations_may_be_the_axis_and_are_where_there_are_no_steps(tmp_path):
     assert train_summaries.axis(TrainerConfig(num_iterations=9)) == "env_steps"
 
 
+class NumbersInExtra(ToyAlgorithm):
+    def calc_loss(self, info):
+        return super().calc_loss(info)._replace(extra={"weight": 2.5, "count": 3})
+
+
+def test_a_part_of_the_loss_may_be_a_number(tmp_path):
+    build_trainer(tmp_path, algorithm_ctor=NumbersInExtra, num_iterations=1).train()
+    curves = EventAccumulator(str(tmp_path / "train")).Reload()
+    for name, expected in (("weight", 2.5), ("count", 3.0)):
+        assert curves.Scalars(f"NumbersInExtra/loss/{name}")[0].value == expected
+
+
 def test_charts_follow_environment_steps(curves):
     for chart, metric in (
         ("charts/episodic_return", "AverageReturn"),

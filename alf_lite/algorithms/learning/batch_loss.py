@@ -209,7 +209,8 @@ def aggregate_loss(
     return loss_info._replace(loss=total, extra=extra)
 
 
-def _detached(t: Tensor) -> Tensor:
+def _detached(value: Any) -> Tensor:
+    t = torch.as_tensor(value)  # a number of Python, too
     return t.detach() if t.requires_grad else t  # the view costs something
 
 
