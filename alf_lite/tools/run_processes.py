@@ -62,6 +62,11 @@ class RunEnd(NamedTuple):
         evaluation = self.record.get("evaluation")
         return self.record.get("average_return") if evaluation is None else evaluation
 
+    @property
+    def result(self) -> str:
+        """The score and what it is, "" if there is none."""
+        return "" if self.score is None else f"return {self.score:.2f}"
+
 
 class RunInProgress(ABC):
     """A run that goes on, here or elsewhere; what it prints is in its directory.

@@ -59,11 +59,10 @@ class RunsDisplay:
         self._lines[run.name] = line
         self._draw()
 
-    def show_end(self, end: RunEnd) -> None:
+    def show_end(self, end: RunEnd, result: str) -> None:
         self._lines.pop(end.run.name, None)
         if end.is_finished:
-            score = end.score
-            text = "finished" if score is None else f"finished: return {score:.2f}"
+            text = f"finished: {result}" if result else "finished"
         elif end.is_refused:
             return  # which is said at the end
         else:

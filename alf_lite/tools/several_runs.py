@@ -29,6 +29,7 @@ def train_all(
     *,
     on_end: Callable[[RunEnd], None] = lambda end: None,
     may_go_on: Callable[[Run], bool] = lambda run: True,
+    result_of: Callable[[RunEnd], str] = lambda end: end.result,
     are_alike: bool = True,
     start: Callable[[Run], RunInProgress] = RunInProcess,
     stream: TextIO | None = None,
@@ -44,6 +45,7 @@ def train_all(
         jobs: processes at a time.
         on_end: called with every run that ends.
         may_go_on: asked about every run once a second; False stops it.
+        result_of: what is shown of one that has ended, "" for nothing.
         are_alike: whether what is wrong with the flags or the conf of the first runs is
             wrong for those that have not begun, too: then they are not started.
         start: begins a run.
@@ -75,7 +77,7 @@ def train_all(
                         continue
                     running.remove(process)
                     ends[end.run.name] = end
-                    display.show_end(end)
+                    display.show_end(end, result_of(end))
                     on_end(end)
                     waiting.note(end)
                 if signals.take_new():

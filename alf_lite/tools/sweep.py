@@ -87,6 +87,7 @@ def _search(
                 jobs,
                 on_end=sweeping.on_end,
                 may_go_on=sweeping.may_go_on,
+                result_of=sweeping.result_of,
                 are_alike=False,
                 start=start,
             )

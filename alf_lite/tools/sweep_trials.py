@@ -317,11 +317,29 @@ class Sweeping:
         return score if score is not None and math.isfinite(score) else None
 
     def _no_score(self, root_dir: Path) -> str:
-        if not self._setup.metric:
+        """Why a run that finished has no score.
+
+        Raises:
+            ConfigError: if nothing has logged the metric so far.
+        """
+        metric = self._setup.metric
+        if not metric:
             return "it has no return: no episode ended, and nothing was evaluated"
         tags = {tag for row in rows_of(root_dir, METRICS, needed=()) for tag in row}
-        hint = did_you_mean(self._setup.metric, tags)
-        return f"{root_dir} has logged no {self._setup.metric}.{hint}"
+        if metric in tags:
+            return f"its last {metric} is no finite number"
+        problem = f"{root_dir} has logged no {metric}.{did_you_mean(metric, tags)}"
+        if not any(trial.scores for trial in self._trials.all):
+            self._trials.forget()
+            raise ConfigError(f"{problem} Give another --root_dir, too.")
+        return problem
+
+    def result_of(self, end: RunEnd) -> str:
+        """The score of a run and what it is, "" if there is none."""
+        if not self._setup.metric:
+            return end.result
+        score = self._score(end)
+        return "" if score is None else f"{self._setup.metric} {score:.4g}"
 
     def may_go_on(self, run: Run) -> bool:
         """False for a run of a trial that failed or is not worth going on.

@@ -106,10 +106,13 @@ def test_grid_tries_all_and_a_failure_stops_nothing(tmp_path, search, capsys):
     assert "with another minimize: False, now True" in capsys.readouterr().err
 
 
-def test_another_curve_is_minimized(tmp_path, search):
+def test_another_curve_is_minimized(tmp_path, search, capsys):
     flags = [LR, "--num_trials=5", "--metric=other", "--minimize"]
     assert search(*flags) == 0
     trials = saved(tmp_path)
+    shown = capsys.readouterr().err
+    assert f"finished: other {trials[0]['score']:.4g}" in shown
+    assert "return" not in shown
     assert len(trials) == 5
     assert all(trial["score"] > -0.9 for trial in trials)  # the best lr is 1e-3
     assert float(table(tmp_path)[0]["score"]) == min(trial["score"] for trial in trials)
@@ -269,4 +272,11 @@ def test_setting_that_nothing_uses_ends_the_search(tmp_path, search, capsys):
     error = capsys.readouterr().err
     assert "nothing in" in error
     assert "uses DqnAlgorithm.gamma" in error
+    assert not (tmp_path / "sweep" / "trial_001").exists()
+
+
+def test_metric_that_nothing_logs_ends_the_search(tmp_path, search, capsys):
+    assert search(LR, "--metric=othre", "--jobs=1") == ConfigError.exit_code
+    error = capsys.readouterr().err
+    assert "trial_000 has logged no othre. Did you mean 'other'?" in error
     assert not (tmp_path / "sweep" / "trial_001").exists()
