@@ -39,6 +39,9 @@ class Policy(Network):
         action_spec: of one action.
         mask: of the observations; hides what the network does not see.
         ctor_name: of ``network_ctor`` in messages.
+
+    Raises:
+        ConfigError: if the network gives anything else.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Policy(Network):
         self._ctor_name = ctor_name
         self._is_plain = mask.is_plain
         self._network = network
+        self.parts()
 
     @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
@@ -118,10 +122,19 @@ class Policy(Network):
                 f"{type(self._network).__name__}. Take ActorDistributionNetwork or one "
                 "of its kind"
             ) from cause
-        return [
+        named = [
             (leaf_name("action", path), spec, part)
             for (path, spec), part in zip(specs, parts, strict=True)
         ]
+        for name, spec, part in named:
+            missing = len(spec.shape) - len(part.event_shape)
+            if missing > 0:
+                raise ConfigError(
+                    f"{self._ctor_name}: {name}: {type(part).__name__} takes each "
+                    f"number of {list(spec.shape)} for an action of its own. Wrap it: "
+                    f"torch.distributions.Independent(..., {missing})"
+                )
+        return named
 
     def differentiable_boxes(self) -> BoxSamples:
         """What is known of numbers that a gradient goes through, within their bounds.

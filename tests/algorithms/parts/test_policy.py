@@ -213,9 +213,21 @@ def test_what_gives_no_distributions_is_no_policy():
     mask = ActionMask(STATE, MIXED, None)
     ctor = lambda spec, _: ActorNetwork(spec, 2)  # noqa: E731
     with pytest.raises(ConfigError, match=r"my_ctor: expected .*, got ActorNetwork"):
-        Policy(ctor, MIXED, mask, "my_ctor").parts()
+        Policy(ctor, MIXED, mask, "my_ctor")
     with pytest.raises(ConfigError, match="a distribution for each part"):
-        Policy(lambda o, _: SquashedActorNetwork(o, BOX), MIXED, mask).parts()
+        Policy(lambda o, _: SquashedActorNetwork(o, BOX), MIXED, mask)
+
+
+class AloneActor(TorchActor):
+    def forward(self, inputs, state=()):
+        together, state = super().forward(inputs, state)
+        return together.base_dist, state
+
+
+def test_numbers_of_one_action_belong_together():
+    ctor = functools.partial(AloneActor, td.Normal)
+    with pytest.raises(ConfigError, match=r"action: .*Independent\(\.\.\., 1\)"):
+        Policy(ctor, BOX, ActionMask(STATE, BOX, None))
 
 
 def test_looking_at_a_policy_changes_nothing():
