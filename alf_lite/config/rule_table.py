@@ -33,7 +33,7 @@ FACTS = {
     "environment": {"is_of_workers"},
     # Of the root of a run that trains; ``acting`` is the algorithm that acts.
     "algorithm": {
-        *("algorithm", "acting", "on_policy", "corrects_policy_lag"),
+        *("algorithm", "acting", "on_policy", "has_state", "corrects_policy_lag"),
         *("has_train_step", "trains_on_rollout_info", "unrolls_with_grad"),
         *("tells_action_distribution", "transforms_replayed_steps"),
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
@@ -50,8 +50,7 @@ ALWAYS = (
     "check_finite overwrite_policy_output evaluate epsilon_greedy num_checkpoints "
     "keep_checkpoints summary_interval summarize_first_interval summary_axis "
     "summaries_flush_secs metric_ctors metric_min_buffer_size debug_summaries "
-    "summarize_grads_and_vars "
-    "use_rollout_state"  # on-policy it is always so
+    "summarize_grads_and_vars"
 )
 
 EFFECTS = (
@@ -180,6 +179,12 @@ EFFECTS = (
         lambda unrolls_with_grad: not unrolls_with_grad,
         "the loss of {acting} goes back through the graph of the whole unroll: use an "
         "algorithm with a train_step",
+    ),
+    Effect(
+        "burn_in_length use_rollout_state",
+        lambda has_state: has_state,
+        "{algorithm} has no memory that steps could build up or begin with: use "
+        "networks with memory,",
     ),
     Effect(
         "summarize_action_distributions",

@@ -328,7 +328,6 @@ def test_offline_steps_are_trained_by_every_part(algorithm):
     recorded = trained(DqnAlgorithm, DqnAlgorithm)
     agent = trained(
         *(DqnAlgorithm, Agent, 5),
-        {"use_rollout_state": True},
         rl_algorithm_ctor=algorithm,
         intrinsic_rewards={"bias": Bias},
     )

@@ -31,6 +31,17 @@ GAMMA = 0.9
 Linear = functools.partial(QNetwork, fc_layer_params=())
 
 
+class Recurrent(QNetwork):
+    """Has a memory, and makes nothing of it."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._state_spec = TensorSpec(())
+
+    def forward(self, inputs, state=()):
+        return super().forward(inputs)[0], state
+
+
 class Corridor(gymnasium.Env):
     """Action 1 goes on, action 0 waits; reward 1 at the end."""
 
@@ -144,14 +155,20 @@ def test_a_reward_far_away_is_learnt_from_the_first_episode_that_finds_it():
 # Priorities of new steps
 
 
-@pytest.mark.parametrize("kind", [DqnAlgorithm, MunchausenDqnAlgorithm])
-def test_windows_that_become_complete_get_the_error_of_the_values_that_acted(kind):
+@pytest.mark.parametrize(
+    ("kind", "burn_in", "network"),
+    [(DqnAlgorithm, 1, Recurrent), (MunchausenDqnAlgorithm, 0, QNetwork)],
+)
+def test_windows_that_become_complete_get_the_error_of_the_values_that_acted(
+    kind, burn_in, network
+):
     n, num_unrolls = 2, 3
     algorithm = built(
         kind=kind,
         n_step=n,
-        mini_batch_length=4,
-        burn_in_length=1,
+        mini_batch_length=burn_in + 3,
+        burn_in_length=burn_in,
+        q_network_ctor=functools.partial(network, fc_layer_params=()),
         priority_replay=True,
         initial_collect_steps=1000,  # nothing is trained
         initial_random_policy=True,
@@ -173,8 +190,8 @@ def test_windows_that_become_complete_get_the_error_of_the_values_that_acted(kin
     weights = arrays["weights"].view(4, -1)
     is_last = time_step.step_type == 2
     for b in range(4):
-        for start in range(length - 3):
-            t = start + 1  # after the burn-in; one step is trained
+        for start in range(length - burn_in - 2):
+            t = start + burn_in  # one step is trained
             error = 0.0
             if not is_last[b, t]:
                 reward, discount, m = 0.0, 1.0, 0

@@ -342,6 +342,7 @@ def test_every_transition_is_trained_once_whatever_the_length(
     unroll_length, num_iterations, length, n, burn_in
 ):
     algorithm = make(
+        recurrent=burn_in > 0,
         unroll_length=unroll_length,
         mini_batch_length=length,
         burn_in_length=burn_in,

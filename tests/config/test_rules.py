@@ -201,6 +201,8 @@ def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(fields, message):
             "burn_in_length=8 leaves nothing of an unroll",
         ),
         (PPOAlgorithm, {"mini_batch_size": 1}, "the policy would learn nothing. Set 2"),
+        (DqnAlgorithm, {"burn_in_length": 1, "mini_batch_length": 4}, "has no memory"),
+        (DqnAlgorithm, {"use_rollout_state": True}, "DqnAlgorithm has no memory"),
         (OnRollout, {"mini_batch_size": 4}, "goes back through the graph of the whole"),
         (OnRollout, {"precision": "bfloat16"}, "goes back through the graph of the"),
         (OnRollout, {"epochs": 2}, "there for one update: leave it out"),

@@ -36,7 +36,7 @@ from alf_lite.games.board_games import Nim
 from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
-from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
@@ -153,7 +153,14 @@ CASES = {
     ),
     "agent, off-policy": (
         "CartPole-v1",
-        full_agent(DqnAlgorithm),
+        full_agent(
+            functools.partial(
+                DqnAlgorithm,
+                q_network_ctor=functools.partial(
+                    QNetwork, encoding_network_ctor=LSTMEncodingNetwork
+                ),
+            )
+        ),
         {**REPLAY, **EVALUATE, "use_rollout_state": True},
     ),
     "agent, recurrent ppo": (

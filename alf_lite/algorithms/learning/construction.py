@@ -370,6 +370,7 @@ def _check_settings(
         algorithm=type(algorithm).__name__,
         acting=acting.__name__,
         on_policy=algorithm.on_policy,
+        has_state=not nest.is_empty(algorithm.train_state_spec),
         corrects_policy_lag=algorithm.corrects_policy_lag,
         has_train_step=has_train_step,
         trains_on_rollout_info=acting.trains_on_rollout_info,

@@ -218,7 +218,7 @@ def test_steps_are_trained_at_once_or_one_by_one(recurrent, at_once):
     algorithm = make(
         options={"recurrent": recurrent},
         mini_batch_length=3,
-        use_rollout_state=True,
+        use_rollout_state=recurrent,
         temporally_independent_train_step=at_once,
     )
     algorithm.train_iter()
