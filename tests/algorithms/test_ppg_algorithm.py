@@ -225,8 +225,12 @@ def test_what_has_no_features_for_the_head_is_refused():
     with pytest.raises(ConfigError, match="policy without memory"):
         PPGAlgorithm(OBSERVATION, ACTION, actor_network_ctor=recurrent)
 
+    class Plain(torch.nn.Linear):
+        def forward(self, x):
+            return torch.distributions.Categorical(logits=super().forward(x))
+
     def plain(observation_spec, action_spec):
-        return torch.nn.Linear(2, 2)
+        return Plain(2, 2)
 
     with pytest.raises(ConfigError, match="with_features"):
         PPGAlgorithm(OBSERVATION, ACTION, actor_network_ctor=plain)

@@ -24,7 +24,6 @@ from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.discrete import Categorical
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
-from alf_lite.networks.network import Network
 from alf_lite.networks.projections import CategoricalProjection
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
@@ -341,8 +340,12 @@ def test_the_loss_of_others_is_not_short_cut():
     reward = TensorSpec((2,))
     assert not is_quick(build(ActorCriticAlgorithm, reward_spec=reward))
 
-    def own_policy(*specs) -> Network:
-        return torch.nn.Linear(SIZE, 4)
+    class OwnPolicy(torch.nn.Linear):
+        def forward(self, x):
+            return torch.distributions.Categorical(logits=super().forward(x))
+
+    def own_policy(*specs) -> OwnPolicy:
+        return OwnPolicy(SIZE, 4)
 
     assert not is_quick(build(ActorCriticAlgorithm, actor_network_ctor=own_policy))
     algorithm = build(ActorCriticAlgorithm)

@@ -276,7 +276,7 @@ def test_setting_that_nothing_uses_ends_the_search(tmp_path, search, capsys):
 
 
 def test_metric_that_nothing_logs_ends_the_search(tmp_path, search, capsys):
-    assert search(LR, "--metric=othre", "--jobs=1") == ConfigError.exit_code
+    assert search(LR, "--metric=otter", "--jobs=1") == ConfigError.exit_code
     error = capsys.readouterr().err
-    assert "trial_000 has logged no othre. Did you mean 'other'?" in error
+    assert "trial_000 has logged no otter. Did you mean 'other'?" in error
     assert not (tmp_path / "sweep" / "trial_001").exists()

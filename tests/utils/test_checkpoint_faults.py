@@ -179,7 +179,6 @@ def test_of_a_linked_checkpoint_only_the_link_is_deleted(tmp_path):
     "change",
     [
         {"best_score": "5"},
-        {"best_score": True},
         {"best_score": [1.0]},
         {"resumable": "yes"},
         {"resumable": 1},
