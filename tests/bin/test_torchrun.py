@@ -59,7 +59,7 @@ def torchrun(
         ("conf", [], "ranks 1 of 2 were given another configuration", 2),
         ("environment", [], "no cart on this machine", 4),
         ("device", ["--device=cuda"], "torch sees no such device here", 2),
-        ("flag", ["--seeds=0-2"], "torchrun one run on several ranks", 2),
+        ("flag", ["--seeds=0-2"], "--seeds and --seed exclude each other", 2),
     ],
 )
 def test_bad_input_is_told_once(tmp_path, what, arguments, message, exit_code):
@@ -88,10 +88,12 @@ def test_ranks_have_unroll_workers_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_traceback_of_a_bug_is_shown_once(tmp_path):
+def test_a_bug_is_told_once_and_its_traceback_kept(tmp_path):
     said = torchrun("bug", tmp_path / "run")
     assert said.count("ZeroDivisionError: a bug of the second rank") == 1, said
-    assert "in after_iter" in said
+    kept = re.search(r"is in (\S+\.txt)", said)
+    assert kept is not None, said
+    assert "in after_iter" in Path(kept[1]).read_text()
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ KINDS = {
         {"return_model": CategoricalHead(num_atoms=7), **MASK},
     ),
     "quantiles": Kind(
-        "DqnAlgorithm", AnyEnv, None, {"return_model": QuantileHead(num_quantiles=5)}
+        "DqnAlgorithm", AnyEnv, None, {"return_model": QuantileHead(num_quantiles=7)}
     ),
     "agent": Kind("Agent", AnyEnv, None, full_agent(alf_lite.PPOAlgorithm).keywords),
     "MBRL": Kind(
