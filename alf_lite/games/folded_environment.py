@@ -105,7 +105,7 @@ class FoldedEnvironment(GameEnvironment):
         )
         others = game.others
         if others is not None:
-            self._opponents = Opponents(self, opponents, num_snapshots, others, 1)
+            self._opponents = Opponents(self, opponents, num_snapshots, others)
             if num_snapshots and (others.policy_space, others.num_actions) != (
                 *(game.policy_space, game.num_actions),
             ):

@@ -36,7 +36,6 @@ class OpponentPool(nn.Module):
         tensors: of the policy, by name: those of the first snapshot, number 0.
         num_slots: how many snapshots are kept.
         bot_names: of the opponents that are no snapshots; they have the first weights.
-        num_seats: P, of the game.
     """
 
     ids: Tensor  # [slots] int64, the number of a snapshot; -1 where there is none
@@ -47,11 +46,9 @@ class OpponentPool(nn.Module):
         tensors: Mapping[str, Tensor],
         num_slots: int,
         bot_names: Sequence[str],
-        num_seats: int,
     ) -> None:
         super().__init__()
         self.bot_names = tuple(bot_names)
-        self.num_seats = num_seats
         num_bots = len(bot_names)
         self.names = tuple(tensors)
         for i, tensor in enumerate(tensors.values()):
@@ -127,7 +124,6 @@ class Snapshots:
         env: Environment,
         num_slots: int,
         bot_names: Sequence[str],
-        num_seats: int,
     ) -> None:
         self._env = from_saved_spaces(saved_spaces(env) or {})
         built = algorithm.built_from
@@ -140,7 +136,7 @@ class Snapshots:
         self._names = tuple(first.policy.algorithm.state_dict())
         self._spare.append(first)
         self._algorithm = algorithm
-        self.pool = OpponentPool(self.trained(), num_slots, bot_names, num_seats)
+        self.pool = OpponentPool(self.trained(), num_slots, bot_names)
         algorithm.opponent_pool = self.pool
 
     def trained(self) -> dict[str, Tensor]:
@@ -207,7 +203,6 @@ class Opponents:
         bots: opponents that stay as they are.
         num_snapshots: how many snapshots there are at most.
         game: which they play.
-        num_seats: of the learner, by which a league counts; None: those of the game.
 
     Raises:
         ConfigError: if there is none, or one cannot play the game.
@@ -219,7 +214,6 @@ class Opponents:
         bots: Sequence[Opponent],
         num_snapshots: int,
         game: Game,
-        num_seats: int | None = None,
     ) -> None:
         if not bots and not num_snapshots:
             raise ConfigError(
@@ -234,7 +228,6 @@ class Opponents:
         self._bots = list(bots)
         self._num_snapshots = num_snapshots
         self._game = game
-        self._num_seats = num_seats or game.num_players
         self.snapshots: Snapshots | None = None
         self._memories: dict[int, Memory] = {}  # by opponent: [B · P], row · P + seat
 
@@ -244,11 +237,7 @@ class Opponents:
             opposition = self._env.opposition
             assert opposition is not None, self._env.name
             self.snapshots = Snapshots(
-                algorithm,
-                self._env,
-                self._num_snapshots,
-                opposition.bots,
-                self._num_seats,
+                algorithm, self._env, self._num_snapshots, opposition.bots
             )
 
     def choose(self, ids: np.ndarray, rows: Any, rng: Rng) -> None:

@@ -22,7 +22,7 @@ class BestResponse:
     def __init__(self, num_snapshots: int) -> None:
         self.policy = torch.eye(3, dtype=torch.float64)[0]
         self.num_env_steps = 0
-        self.opponent_pool = OpponentPool(self.state_dict(), num_snapshots, (), 2)
+        self.opponent_pool = OpponentPool(self.state_dict(), num_snapshots, ())
 
     def state_dict(self):
         return {"policy": self.policy}
