@@ -86,7 +86,6 @@ from alf_lite.trainers.train_summaries import (
     axis as axis,
     is_due as is_due,
     losses_in as losses_in,
-    metric_results as metric_results,
     summarize_config as summarize_config,
     summarize_evaluation as summarize_evaluation,
     summarize_iteration as summarize_iteration,

@@ -10,7 +10,6 @@ from typing import Any
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.policies.evaluator import EvalResult
-from alf_lite.trainers import train_summaries
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.utils import summary
 from alf_lite.utils.ranks import ranks
@@ -200,7 +199,7 @@ class Curriculum(Hook):
             if numbers:
                 self._look(training, numbers)
         elif training.run.iterations % self._interval == 0:
-            numbers = train_summaries.metric_results(training.algorithm)
+            numbers = training.algorithm.metrics.results()
             if "AverageReturn" in numbers or self._name in numbers:
                 self._look(training, numbers)
         if summary.should_record():

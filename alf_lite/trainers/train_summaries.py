@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
-from alf_lite.nest import path_parts
 from alf_lite.policies.evaluator import EvalResult
 from alf_lite.runs.curves import settings_in
 from alf_lite.runs.directory import OPERATIVE_CONFIG, USER_CONFIG
@@ -63,7 +61,7 @@ def summarize_iteration(
 
 def summarize_metrics(algorithm: RLAlgorithm) -> None:
     """Writes every metric against environment steps, iterations and episodes."""
-    results = metric_results(algorithm)
+    results = algorithm.metrics.results()
     axes = {
         f"Metrics_vs_{name}": int(results[name])
         for name in ("EnvironmentSteps", "NumberOfEpisodes")
@@ -79,16 +77,6 @@ def summarize_metrics(algorithm: RLAlgorithm) -> None:
     for name, tag in _CHARTS.items():
         if not math.isnan(charts[name]):
             summary.scalar_at(tag, charts[name], axes["Metrics_vs_EnvironmentSteps"])
-
-
-def metric_results(algorithm: RLAlgorithm) -> dict[str, float]:
-    """All numbers that there are by now, such as ``AverageEnvInfo/last/success``."""
-    named = {
-        "/".join((metric.name, *path_parts(path))): value
-        for metric in algorithm.get_metrics()
-        for path, value in nest.flatten_with_path(metric.result())
-    }
-    return {name: value for name, value in named.items() if not math.isnan(value)}
 
 
 def losses_in(row: Mapping[str, Any], name: str) -> dict[str, float]:

@@ -103,7 +103,7 @@ def test_training_tells_the_games_by_opponent_and_seat():
     algorithm = make_algorithm(make_environment(16, num_snapshots=1))
     for _ in range(3):
         algorithm.train_iter()
-    results = train_summaries.metric_results(algorithm)
+    results = algorithm.metrics.results()
     assert not [name for name in results if name.startswith("AverageEnvInfo")]
     cells = {name.partition("outcome/")[2] for name in results if "outcome/" in name}
     who = ("random", "perfect", "snapshots")
@@ -174,7 +174,7 @@ def test_a_row_of_two_sides_has_no_return():
     algorithm = make_algorithm(env)
     for _ in range(2):
         algorithm.train_iter()
-    results = train_summaries.metric_results(algorithm)
+    results = algorithm.metrics.results()
     assert not {"AverageReturn", "AverageReward"} & results.keys()
     infos = [name for name in results if name.startswith("AverageEnvInfo")]
     assert infos == ["AverageEnvInfo/last/outcome"]

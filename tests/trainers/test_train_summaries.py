@@ -185,7 +185,7 @@ def test_average_return_weights_the_dimensions_of_the_reward():
     assert math.isnan(train_summaries.average_return(algorithm))
     algorithm.unroll(7)
     assert train_summaries.average_return(algorithm) == 7
-    results = train_summaries.metric_results(algorithm)
+    results = algorithm.metrics.results()
     assert results["AverageReturn/0"] == 1
     assert results["AverageReturn/1"] == 10
     assert results["AverageEnvInfo/last/height"] == 20
