@@ -23,7 +23,8 @@ from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpe
 from alf_lite.utils.devices import moved_tensor
 from alf_lite.utils.normalizers import Normalizer, NormalizerMode, NotFiniteError
 from alf_lite.utils.ranks import SharedStatistics, ranks
-from alf_lite.utils.unroll_arrays import UnrollReader, linear_recurrence
+from alf_lite.utils.recurrences import linear_scan, reverse_linear_scan
+from alf_lite.utils.unroll_arrays import UnrollReader
 
 Nest = Any
 UpdateMode = Literal["rollout", "never"]
@@ -296,9 +297,9 @@ class RewardNormalizer(StatisticsTransformer):
                 f"reward: {steps.rewards[t, b, i]} at index ({t}, {b})"
             )
         is_first = steps.is_first[..., None]
-        returns = linear_recurrence(
-            np.where(is_first, 0.0, self._gamma),
+        returns = linear_scan(
             np.where(is_first, 0.0, steps.rewards),
+            np.where(is_first, 0.0, self._gamma),
             self._returns_of(steps.env_ids),
         )  # [T, B, elements of the reward]
         counted = torch.from_numpy(returns[~steps.is_first])
@@ -322,14 +323,8 @@ class RewardNormalizer(StatisticsTransformer):
                 torch.from_numpy(self._returns_of(np.arange(shape[1]))), rewards.device
             )
         y = torch.where(is_first[..., None], 0.0, rewards)
-        decay = torch.where(is_first, 0.0, self._gamma)[..., None].expand_as(y).double()
-        y[0] += decay[0] * before
-        distance = 1
-        while distance < len(y):  # see linear_recurrence
-            more = decay[distance:] * y[:-distance]
-            decay = torch.cat((decay[:distance], decay[distance:] * decay[:-distance]))
-            y[distance:] += more
-            distance *= 2
+        decay = torch.where(is_first, 0.0, self._gamma)[..., None].double()
+        y = reverse_linear_scan(y.flip(0), decay.flip(0), before).flip(0)
         returns = y.reshape(*shape[:2], *self.reward_spec.shape)
         self.normalizer.update({"reward": returns}, ~is_first)
         if self._largest is not None:  # 0 at FIRST

@@ -17,6 +17,7 @@ from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.row_layout import PackedSteps, RowLayout
 from alf_lite.utils import losses
 from alf_lite.utils.compiled_loops import compiled
+from alf_lite.utils.recurrences import reverse_linear_scan
 
 _LAST = int(StepType.LAST)
 
@@ -102,16 +103,9 @@ def lambda_sums(
         ahead = (1 - td_lambda) * v[1:] if is_return else v[1:]
         sums = np.where(valid, r[1:] + discount * ahead, v[:-1])
         weights = np.where(valid, td_lambda * discount, 0.0)
-        sums = (sums if is_return else sums - v[:-1]).copy()
-        if is_return:
-            sums[-1] += weights[-1] * v[-1]
-        distance = 1
-        while distance < len(sums):  # see reverse_linear_scan
-            reaching = len(sums) - distance
-            weights = weights[:reaching]
-            sums[:reaching] += weights * sums[distance:]
-            weights = weights[:-distance] * weights[distance:]
-            distance *= 2
+        increments = sums if is_return else sums - v[:-1]
+        final = v[-1] if is_return else None
+        sums = reverse_linear_scan(increments, weights, final)
     result = torch.from_numpy(sums)
     return result if time_major else result.transpose(0, 1)
 

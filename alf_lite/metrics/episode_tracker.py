@@ -14,12 +14,8 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.errors import CheckpointError
 from alf_lite.metrics.episode_sums import EpisodeSums, FinishedEpisodes, RecentRows
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.unroll_arrays import (
-    UnrollArrays,
-    UnrollReader,
-    join,
-    linear_recurrence,
-)
+from alf_lite.utils.recurrences import linear_scan
+from alf_lite.utils.unroll_arrays import UnrollArrays, UnrollReader, join
 
 Nest = Any
 
@@ -93,7 +89,7 @@ class _Records:
         decay = np.where(is_first, 0.0, gamma * steps.discounts)
         growth = np.concatenate((np.ones(is_first.shape), is_first), axis=2)
         arriving = self.next_weights[steps.env_ids]
-        following = linear_recurrence(decay, growth, arriving)
+        following = linear_scan(growth, decay, arriving)
         self.next_weights[steps.env_ids] = following[-1]
         return np.concatenate((arriving[None], following[:-1]))
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from alf_lite.data_structures import StepType
 from alf_lite.fast import quick
+from alf_lite.utils.recurrences import reverse_linear_scan
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 _LAST = int(StepType.LAST)
@@ -47,43 +48,6 @@ class _Transitions(NamedTuple):
     values: Tensor  # [T-1, B, ...], V(s_t)
     next_values: Tensor  # [T-1, B, ...], V(s_{t+1})
     valid: Tensor  # [T-1, B, ...] or [T-1, B, 1] bool, step t is not LAST
-
-
-def reverse_linear_scan(
-    increments: Tensor, multipliers: Tensor, final: Tensor | None = None
-) -> Tensor:
-    """Solves a first-order linear recurrence backwards along the first dimension.
-
-        x_t = increments_t + multipliers_t · x_{t+1},   x_T = final
-
-    Two consecutive steps of the recurrence are again one such step. Joining neighbours
-    at distance 1, 2, 4, … takes log2(T) operations on whole tensors (Hillis and Steele
-    1986) where a loop takes T, and unlike quotients of cumulative products it only adds
-    and multiplies, so it is as exact as the loop.
-
-    Args:
-        increments: [T, ...].
-        multipliers: [T, ...], broadcasts to ``increments``.
-        final: [...]; None means 0.
-
-    Returns:
-        [T, ...].
-    """
-    x = increments.clone()
-    if final is not None:
-        x[-1] += multipliers[-1] * final
-    # At distance k, x_t has summed the increments of t … t+k-1, and weights_t is the
-    # product of their multipliers. It is kept only where step t+k exists.
-    num_steps = x.shape[0]
-    weights = multipliers
-    distance = 1
-    while distance < num_steps:
-        reaching = num_steps - distance
-        weights = weights[:reaching]
-        x[:reaching] += weights * x[distance:]
-        weights = weights[:-distance] * weights[distance:]
-        distance *= 2
-    return x
 
 
 def one_step_discounted_return(

@@ -11,7 +11,7 @@ import torch
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.unroll_arrays import UnrollReader, join, linear_recurrence
+from alf_lite.utils.unroll_arrays import UnrollReader, join
 
 INFO_SPEC = {"speed": TensorSpec((2,)), "success": TensorSpec((), torch.bool)}
 
@@ -131,34 +131,3 @@ def assert_same(actual, expected, but=None):
 def test_contradictions_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
         convert(make_time_step(**changes))
-
-
-def naive_recurrence(multipliers, increments, initial):
-    rows, y = [], initial
-    for a, b in zip(multipliers, increments, strict=True):
-        y = a * y + b
-        rows.append(y)
-    return np.stack(rows)
-
-
-@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 8, 9, 64, 100])
-def test_equals_a_loop(num_steps):
-    rng = np.random.default_rng(num_steps)
-    multipliers = rng.uniform(-1, 1, (num_steps, 3, 1))
-    multipliers *= rng.random(multipliers.shape) < 0.8  # 0 starts anew
-    increments = rng.normal(size=(num_steps, 3, 2))
-    initial = rng.normal(size=(3, 2))
-    np.testing.assert_allclose(
-        linear_recurrence(multipliers, increments, initial),
-        naive_recurrence(multipliers, increments, initial),
-        rtol=1e-12,
-        atol=1e-13,
-    )
-
-
-def test_arguments_are_left_as_they_were():
-    arguments = np.full(9, 0.5), np.ones(9), np.array(2.0)
-    before = [a.copy() for a in arguments]
-    linear_recurrence(*arguments)
-    for a, b in zip(arguments, before, strict=True):
-        np.testing.assert_array_equal(a, b)

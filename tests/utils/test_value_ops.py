@@ -350,22 +350,6 @@ def test_works_on_tensors_from_inference_mode():
     assert got.isfinite().all()
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5, 8, 31, 129, 1000])
-def test_scan_equals_a_loop_to_rounding(num_steps):
-    generator = torch.Generator().manual_seed(num_steps)
-    a = torch.randn(num_steps, 3, 2, generator=generator)
-    b = 0.999 * torch.rand(num_steps, 3, 1, generator=generator) ** 0.01
-    final = torch.randn(3, 2, generator=generator)
-    expected, x = [], final.double()
-    for t in reversed(range(num_steps)):
-        x = a[t].double() + b[t].double() * x
-        expected.append(x)
-    got = value_ops.reverse_linear_scan(a, b, final)
-    torch.testing.assert_close(
-        got, torch.stack(expected[::-1]).float(), rtol=1e-5, atol=1e-5
-    )
-
-
 def test_gae_compiles_to_the_same_numbers_as_one_graph():
     inputs = [torch.rand(6, 2), torch.rand(6, 2), torch.randint(0, 3, (6, 2))]
     inputs += [torch.rand(6, 2)]

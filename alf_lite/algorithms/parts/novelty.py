@@ -20,7 +20,7 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.checks import check_positive, check_unit_interval
 from alf_lite.utils.normalizers import Normalizer
 from alf_lite.utils.ranks import share_statistics
-from alf_lite.utils.unroll_arrays import linear_recurrence
+from alf_lite.utils.recurrences import linear_scan
 
 Nest = Any
 
@@ -108,8 +108,8 @@ class ReturnScale(nn.Module):
         reward = torch.where(steps.is_first(), 0.0, reward)
         rewards = reward[:, 1:].numpy(force=True).T.astype(np.float64)
         if rewards.size:
-            returns = linear_recurrence(
-                np.full_like(rewards, self._gamma), rewards, np.zeros(rewards.shape[1])
+            returns = linear_scan(
+                rewards, np.full_like(rewards, self._gamma), np.zeros(rewards.shape[1])
             )
             self._normalizer.update(torch.from_numpy(returns))
             share_statistics([self._normalizer])
