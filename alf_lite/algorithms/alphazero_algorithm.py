@@ -80,7 +80,6 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
     """AlphaZero for board games of two seats, one network for both of them."""
 
     takes_negative_discounts = True
-    _has_plain_transitions = False
 
     default_settings = DefaultSettings(
         num_parallel_environments=64,

@@ -42,7 +42,7 @@ from alf_lite.algorithms.off_policy_algorithm import (
 )
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_masks import RecordedActions
 from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.network import takes_whole_sequences
@@ -87,6 +87,8 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
     )
 
+    _recorded: RecordedActions
+
     _temperature = Coefficient()
     _max_weight = Coefficient()
 
@@ -124,16 +126,6 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
         # Without continuous parts, the expectation is exact.
         has_vector = self._actions.vector_size > 0
         self._num_action_samples = num_action_samples if has_vector else 1
-
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Sums up the rewards of n steps, and keeps actions away from their bounds."""
-        steps, transition = super().preprocess_experience(
-            root_inputs, rollout_info, batch_info
-        )
-        action = self._recorded.clip(transition.action)
-        return steps, transition._replace(action=action)
 
     @takes_whole_sequences
     def train_step(

@@ -122,6 +122,7 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
     )
 
     has_stochastic_policy = False
+    _learns_weighted_sum = True
 
     def __init__(
         self,
@@ -257,10 +258,7 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
     def preprocess_experience(
         self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
     ) -> tuple[TimeStep, Transition]:
-        """Sums up the rewards of n steps."""
-        if self.has_multidim_reward:
-            reward = self.scalar_reward(root_inputs.reward)
-            root_inputs = root_inputs._replace(reward=reward)
+        """Sums up the rewards of n steps, and has what episodes returned."""
         inputs, transition = super().preprocess_experience(
             root_inputs, rollout_info, batch_info
         )

@@ -35,7 +35,7 @@ from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorit
 from alf_lite.algorithms.parts.critics import make_critic_network
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_masks import RecordedActions
 from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
@@ -93,6 +93,8 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
     )
+
+    _recorded: RecordedActions
 
     _expectile = Coefficient()
     _beta = Coefficient()
@@ -162,16 +164,6 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
         return [*super().training_only_modules, *others]
 
     # Learning
-
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Sums up the rewards of n steps, and keeps actions away from their bounds."""
-        steps, transition = super().preprocess_experience(
-            root_inputs, rollout_info, batch_info
-        )
-        action = self._recorded.clip(transition.action)
-        return steps, transition._replace(action=action)
 
     @takes_whole_sequences
     def train_step(

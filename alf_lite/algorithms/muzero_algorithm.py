@@ -115,7 +115,6 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
     """Gumbel MuZero for one discrete action, or sampled ones of boxes."""
 
     takes_negative_discounts = True
-    _has_plain_transitions = False
 
     default_settings = DefaultSettings(
         num_parallel_environments=8,

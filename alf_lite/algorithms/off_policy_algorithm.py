@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
@@ -27,7 +27,7 @@ from alf_lite.algorithms.parts.weight_projection import Projection, WeightProjec
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, TimeStep
-from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.distributions.action_masks import ActionMask, RecordedActions
 from alf_lite.distributions.mixed_actions import make_actions
 from alf_lite.errors import ConfigError
 from alf_lite.fast import twin_of
@@ -59,11 +59,17 @@ class OffPolicyAlgorithm(RLAlgorithm):
     their states with :meth:`_set_state_specs`.
     """
 
-    # ``preprocess_experience`` does no more than the one below
-    _has_plain_transitions: ClassVar[bool] = True
-
     # Whether transitions tell which of them come from offline buffers
     _offline_rows_only: bool = False
+
+    # Whether they tell the action after them
+    _takes_next_action: bool = False
+
+    # Whether of a reward of several dimensions their weighted sum is learned
+    _learns_weighted_sum: bool = False
+
+    # What keeps the actions of transitions away from their bounds
+    _recorded: RecordedActions | None = None
 
     _gamma = Coefficient()
 
@@ -156,6 +162,16 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if self._is_recurrent and self._chooses_n_step:
             self._n_step = self.num_bootstrap_steps = 1
 
+    def _take_next_action(self, what: str) -> None:
+        """Has transitions tell the action after them, a step more of each window.
+
+        Args:
+            what: needs the steps, for the message if windows are too short.
+        """
+        self._takes_next_action = True
+        self.num_bootstrap_steps = self._n_step + 1
+        transitions.check_windows(self._config, self._n_step + 1, what)
+
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action that the mask allows."""
         return self._mask.redraw(super().random_action(inputs), inputs.observation)
@@ -164,19 +180,31 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
     ) -> tuple[TimeStep, Transition]:
         """Sums up the rewards of n steps."""
+        n, gamma, following = self._n_step, self._gamma, None
+        if self._takes_next_action:
+            following = transitions.next_action(root_inputs, n, gamma)
+            root_inputs = nest.narrow(root_inputs, 0, -1, dim=1)
+        if self._learns_weighted_sum:
+            reward = self.scalar_reward(root_inputs.reward)
+            root_inputs = root_inputs._replace(reward=reward)
         make = (
             transitions.to_sequence
             if self._is_recurrent
             else transitions.to_transitions
         )
-        inputs, transition = make(root_inputs, self._n_step, self._gamma)
+        inputs, transition = make(root_inputs, n, gamma)
+        if following is not None:
+            transition = transition._replace(next_action=following)
+        if self._recorded is not None:
+            action = self._recorded.clip(transition.action)
+            transition = transition._replace(action=action)
         if self._offline_rows_only:
             transition = transitions.mark_offline(transition, batch_info)
         return inputs, transition
 
     def step_pairing(self) -> Callable[[PackedWindows], PackedSteps] | None:
-        is_plain = self._has_plain_transitions and not self._offline_rows_only
-        if not is_plain or self._is_recurrent:
+        adds = self._offline_rows_only or self._takes_next_action
+        if adds or self._is_recurrent:
             return None
         twin = twin_of(self, "preprocess_experience")
         return None if twin is None else functools.partial(twin, self)

@@ -25,13 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import QLearningAlgorithm
-from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, outputs_of
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import configurable
-from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.errors import ConfigError
 
@@ -42,7 +39,6 @@ Nest = Any
 class SarsaAlgorithm(QLearningAlgorithm):
     """SARSA for nests of discrete actions."""
 
-    _has_plain_transitions = False
     takes_negative_discounts = True
 
     # Those of DQN; windows have one step more, the buffer is short.
@@ -69,10 +65,7 @@ class SarsaAlgorithm(QLearningAlgorithm):
         if expected:
             self._check_expected()
         else:
-            self.num_bootstrap_steps = self._n_step + 1
-            transitions.check_windows(
-                self._config, self._n_step + 1, "n_step, and the action after them"
-            )
+            self._take_next_action("n_step, and the action after them")
 
     def _check_expected(self) -> None:
         head = type(self._return_model)
@@ -86,19 +79,6 @@ class SarsaAlgorithm(QLearningAlgorithm):
                 f"{self._name}.expected needs one rollout_epsilon_greedy, that of the "
                 "policy, got one for each environment: give one, or expected = False"
             )
-
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Adds the action that follows to what DQN has of a transition."""
-        if self._expected:
-            return super().preprocess_experience(root_inputs, rollout_info, batch_info)
-        length = root_inputs.step_type.shape[1]
-        inputs, transition = super().preprocess_experience(
-            nest.narrow(root_inputs, 0, length - 1, dim=1), rollout_info, batch_info
-        )
-        following = transitions.next_action(root_inputs, self._n_step, self._gamma)
-        return inputs, transition._replace(next_action=following)
 
     @torch.no_grad()
     def _bootstrap(

@@ -36,23 +36,18 @@ Differences from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgLossInfo
-from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.data_structures import Field, LossInfo
 from alf_lite.errors import ConfigError
-from alf_lite.replay_buffers.packed_windows import PackedWindows
-from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.utils.checks import check_not_negative, extremes
 from alf_lite.utils.losses import batch_mean
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
@@ -119,8 +114,7 @@ class Td3BcAlgorithm(Td3Algorithm):
             )
         super().__init__(*specs, **kwargs)
         set_coefficients(self, _bc_alpha=bc_alpha, _critic_bc_weight=critic_bc_weight)
-        self._keeps_targets_near = max(extremes(critic_bc_weight)) > 0
-        if self._keeps_targets_near:
+        if max(extremes(critic_bc_weight)) > 0:
             self._check_near_targets()
         self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
 
@@ -135,31 +129,15 @@ class Td3BcAlgorithm(Td3Algorithm):
                     f"{self._name}.critic_bc_weight does not go together with {what}. "
                     "Leave one of them out."
                 )
-        self.num_bootstrap_steps = self._n_step + 1
-        what = "n_step, and the action after them, for critic_bc_weight"
-        transitions.check_windows(self._config, self._n_step + 1, what)
-
-    def step_pairing(self) -> Callable[[PackedWindows], PackedSteps] | None:
-        return None if self._keeps_targets_near else super().step_pairing()
-
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Adds the action that follows, where targets stay near it."""
-        if not self._keeps_targets_near:
-            return super().preprocess_experience(root_inputs, rollout_info, batch_info)
-        length = root_inputs.step_type.shape[1]
-        inputs, transition = super().preprocess_experience(
-            nest.narrow(root_inputs, 0, length - 1, dim=1), rollout_info, batch_info
+        self._take_next_action(
+            "n_step, and the action after them, for critic_bc_weight"
         )
-        following = transitions.next_action(root_inputs, self._n_step, self._gamma)
-        return inputs, transition._replace(next_action=following)
 
     def _believed(
         self, value: Tensor, action: Tensor, transition: Transition
     ) -> Tensor:
         """Eq. 3 of ReBRAC: less what the action differs by from what the data did."""
-        if not self._keeps_targets_near:
+        if not self._takes_next_action:
             return value
         taken, is_last = transition.next_action
         taken = self._actions.to_vector(taken).clamp(-1.0, 1.0)
