@@ -109,7 +109,7 @@ def _layers_after_encoder(network: EncodedNetwork) -> list[Any] | None:
             return advantage
         return [_Streams(advantage, list(network._value), network)]
     if not isinstance(network, ActorDistributionNetwork):
-        return [network.get_submodule("_linear")]
+        return [network._linear]
     head = network._head
     layer = head.single_layer() if is_exactly(head, *_HEADS) else None
     return None if layer is None else [layer]

@@ -222,14 +222,8 @@ class ActorNetwork(EncodedNetwork):
             self._encoder.output_size, action_size, POLICY_GAIN, last_initializer
         )
 
-    @takes_whole_sequences
-    @quick
-    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
-        """Observations [B, ...] → (actions [B, action_size] in [-1, 1], new state)."""
-        features, state = self._encoder.forward(inputs, state)
-        return self.from_outputs(self._linear(features)), state
-
     def from_outputs(self, outputs: Tensor) -> Tensor:
+        """Actions [B, action_size] in [-1, 1]."""
         return outputs.tanh()
 
 

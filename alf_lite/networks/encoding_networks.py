@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
+from alf_lite.fast import quick
 from alf_lite.networks.bodies import Body
 from alf_lite.networks.initializers import Initializer
 from alf_lite.networks.input_encoders import ConvLayerParams, make_encoder
@@ -21,7 +22,7 @@ from alf_lite.networks.input_preprocessors import (
     preprocessors_of,
 )
 from alf_lite.networks.layers import Activation, mlp
-from alf_lite.networks.network import Network, leaf_name
+from alf_lite.networks.network import Network, leaf_name, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -141,6 +142,9 @@ class EncodingNetwork(EncoderNetwork):
 class EncodedNetwork(Network):
     """A network that begins with an encoder; what follows is a subclass's.
 
+    That is a linear layer, ``_linear``, and what is made of its outputs; or ``forward``
+    is another one.
+
     Its options are those of the encoder that are needed most. One that is None keeps
     the encoder's own default, or what a conf binds to it.
 
@@ -157,6 +161,8 @@ class EncodedNetwork(Network):
     Raises:
         ValueError: if a spec is not supported; the message names its path.
     """
+
+    _linear: nn.Module
 
     def __init__(
         self,
@@ -184,6 +190,13 @@ class EncodedNetwork(Network):
             )
         super().__init__(observation_spec, encoder.state_spec)
         self._encoder = encoder
+
+    @takes_whole_sequences
+    @quick
+    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Any, Nest]:
+        """Observations [B, ...] → (what follows from the outputs, new state)."""
+        features, state = self._encoder.forward(inputs, state)
+        return self.from_outputs(self._linear(features)), state
 
     def from_outputs(self, outputs: Tensor) -> Any:
         """What follows from the outputs [B, ·] of the last layer."""

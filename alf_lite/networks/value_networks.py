@@ -60,14 +60,8 @@ class ValueNetwork(EncodedNetwork):
         )
         self._is_scalar = reward_spec.ndim == 0
 
-    @takes_whole_sequences
-    @quick
-    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
-        """Observations [B, ...] → (values [B] or [B, D], new state)."""
-        features, state = self._encoder.forward(inputs, state)
-        return self.from_outputs(self._linear(features)), state
-
     def from_outputs(self, outputs: Tensor) -> Tensor:
+        """Values [B] or [B, D]."""
         return outputs.squeeze(-1) if self._is_scalar else outputs
 
 

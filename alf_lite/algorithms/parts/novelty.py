@@ -12,7 +12,6 @@ from torch.nn import functional
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.mixed_actions import MixedActions, make_actions
-from alf_lite.fast import quick
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.layers import linear
 from alf_lite.networks.network import Network
@@ -120,7 +119,7 @@ class ReturnScale(nn.Module):
 
 
 class FeatureNetwork(EncodedNetwork):
-    """An encoder with a linear output of any size.
+    """An encoder with a linear output of any size: features [B, F].
 
     Args:
         observation_spec: nest of TensorSpecs.
@@ -138,11 +137,6 @@ class FeatureNetwork(EncodedNetwork):
         super().__init__(observation_spec, **encoder)
         check_no_memory(self._encoder)
         self._linear = linear(self._encoder.output_size, num_features)
-
-    @quick
-    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
-        """Observations [B, ...] → (features [B, F], state)."""
-        return self._linear(self._encoder.forward(inputs, state)[0]), state
 
 
 class ActionVectors:
