@@ -146,8 +146,7 @@ class CqlAlgorithm(SacAlgorithm):
         if self._is_eval:
             return
         self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
-        if cql_alpha_optimizer is not None:
-            self.add_optimizer(cql_alpha_optimizer, [self._conservative_weight])
+        self._claim(cql_alpha_optimizer, self._conservative_weight)
 
     def _extend_info(
         self, info: SacInfo, transition: Transition, evaluation: SacEvaluation

@@ -99,8 +99,7 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         if self._is_eval:
             return
         self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
-        if cql_alpha_optimizer is not None:
-            self.add_optimizer(cql_alpha_optimizer, [self._conservative_weight])
+        self._claim(cql_alpha_optimizer, self._conservative_weight)
 
     def _extend_info(
         self, info: DqnInfo, transition: Transition, observation: Nest, outputs: Tensor

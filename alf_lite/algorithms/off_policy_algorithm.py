@@ -162,6 +162,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if self._is_recurrent and self._chooses_n_step:
             self._n_step = self.num_bootstrap_steps = 1
 
+    def _claim(self, optimizer: Optimizer | None, module: nn.Module) -> None:
+        """Gives a part to an optimizer of its own, if there is one."""
+        if optimizer is not None and not self._is_eval:
+            self.add_optimizer(optimizer, [module])
+
     def _take_next_action(self, what: str) -> None:
         """Has transitions tell the action after them, a step more of each window.
 
@@ -368,11 +373,6 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
     def _weighted_sum(self, values: Tensor) -> Tensor:
         """Of a reward of several dimensions, [..., D] → [...]."""
         return self.scalar_reward(values)
-
-    def _claim(self, optimizer: Optimizer | None, module: nn.Module) -> None:
-        """Gives a part to an optimizer of its own, if there is one."""
-        if optimizer is not None and not self._is_eval:
-            self.add_optimizer(optimizer, [module])
 
     # Acting
 
