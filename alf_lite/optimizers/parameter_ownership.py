@@ -9,7 +9,7 @@ not at all is an error that names it; one that needs no gradient is nobody's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch.nn import Parameter
 
@@ -47,7 +47,6 @@ class Claim:
 def assign_parameters(
     named_parameters: Mapping[str, Parameter],
     claims: Sequence[Claim],
-    ignored: Iterable[str] = (),
 ) -> list[tuple[str, Optimizer]]:
     """Gives every parameter to its optimizer, by the rule at the top of this module.
 
@@ -55,8 +54,6 @@ def assign_parameters(
         named_parameters: of the root, best with ``remove_duplicate=False``: a shared
             parameter may be claimed by any of its names.
         claims: of all algorithms in the tree.
-        ignored: dotted paths of modules or parameters that are left out, unless an
-            explicit claim asks for them.
 
     Returns:
         (name, optimizer) of each claim, in the order of the claims.
@@ -65,7 +62,7 @@ def assign_parameters(
         ConfigError: naming the parameters that are claimed twice or not at all.
     """
     _check_claims(claims)
-    owned = resolve_claims(named_parameters, claims, ignored)
+    owned = resolve_claims(named_parameters, claims)
     for claim, parameters in zip(claims, owned, strict=True):
         claim.optimizer.setup(parameters)
     return [(claim.name, claim.optimizer) for claim in claims]
@@ -74,21 +71,19 @@ def assign_parameters(
 def resolve_claims(
     named_parameters: Mapping[str, Parameter],
     claims: Sequence[Claim],
-    ignored: Iterable[str] = (),
 ) -> list[list[tuple[str, Parameter]]]:
     """The parameters of each claim with their names; see :func:`assign_parameters`."""
-    ignored = list(ignored)
     owned: list[list[tuple[str, Parameter]]] = [[] for _ in claims]
     unclaimed, contested = [], []
     for names, parameter in _names_of_parameters(named_parameters):
-        winners = _winners(names, claims, ignored)
+        winners = _winners(names, claims)
         if len(winners) == 1:
             index, name = winners[0]
             owned[index].append((name, parameter))
         elif winners:
             who = " and ".join(f"{claims[i]} (as {name})" for i, name in winners)
             contested.append(f"{names[0]}: {who}")
-        elif not all(_is_below_any(name, ignored) for name in names):
+        else:
             unclaimed.append(names[0])
     if contested:
         raise ConfigError(
@@ -111,7 +106,7 @@ def unclaimed(
     return [
         names[0]
         for names, _ in _names_of_parameters(named_parameters)
-        if not _winners(names, claims, ())
+        if not _winners(names, claims)
     ]
 
 
@@ -126,15 +121,11 @@ def _names_of_parameters(
     return list(found.values())
 
 
-def _winners(
-    names: Sequence[str], claims: Sequence[Claim], ignored: Sequence[str]
-) -> list[tuple[int, str]]:
+def _winners(names: Sequence[str], claims: Sequence[Claim]) -> list[tuple[int, str]]:
     """(index of the claim, name it goes by) of each claim that does not give way."""
     candidates: dict[int, tuple[str, str]] = {}  # index -> (name, prefix)
     for index, claim in enumerate(claims):
         for name in names:
-            if not claim.explicit and _is_below_any(name, ignored):
-                continue
             matching = [p for p in claim.prefixes if _is_below(name, p)]
             if matching:
                 candidates[index] = name, max(matching, key=len)
@@ -153,10 +144,6 @@ def _winners(
 def _is_below(name: str, prefix: str) -> bool:
     """Whether the dotted path ``name`` is ``prefix`` or below it."""
     return not prefix or name == prefix or name.startswith(prefix + ".")
-
-
-def _is_below_any(name: str, prefixes: Sequence[str]) -> bool:
-    return any(_is_below(name, prefix) for prefix in prefixes)
 
 
 def _check_claims(claims: Sequence[Claim]) -> None:

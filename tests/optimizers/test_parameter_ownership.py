@@ -22,8 +22,8 @@ def parameters(*names):
     return {name: Parameter(torch.zeros(1)) for name in names}
 
 
-def owned_names(named_parameters, claims, ignored=()):
-    owned = resolve_claims(named_parameters, claims, ignored)
+def owned_names(named_parameters, claims):
+    owned = resolve_claims(named_parameters, claims)
     return [[name for name, _ in part] for part in owned]
 
 
@@ -110,13 +110,6 @@ def test_frozen_parameters_belong_to_nobody():
     assert owned_names(named, [given_for("online")]) == [["online.w"]]
 
 
-def test_ignored_paths_belong_to_nobody_unless_asked_for():
-    named = parameters("a.w", "b.w", "b.c.w")
-    assert owned_names(named, [of("")], ["b"]) == [["a.w"]]
-    got = owned_names(named, [of(""), given_for("b.c")], ["b"])
-    assert got == [["a.w"], ["b.c.w"]]
-
-
 def test_prefixes_end_at_dots():
     named = parameters("alg1.w", "alg10.w", "alg1")
     assert owned_names(named, [given_for("alg1"), of("")]) == [
@@ -145,12 +138,6 @@ def test_shared_parameter_of_two_claims_is_an_error_with_both_names():
         ConfigError, match=r"'a' \(as a.encoder.w\) and .*'b' \(as b.encoder.w\)"
     ):
         resolve_claims(named, [of("a"), of("b")])
-
-
-def test_shared_parameter_may_be_ignored_under_one_of_its_names():
-    shared = Parameter(torch.zeros(1))
-    named = {"a.w": shared, "b.w": shared}
-    assert owned_names(named, [of("a"), of("b")], ["a.w"]) == [[], ["b.w"]]
 
 
 def test_assignment_sets_the_optimizers_up_and_names_them():
