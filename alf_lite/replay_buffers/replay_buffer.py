@@ -67,8 +67,6 @@ class ReplayBuffer(StoredSteps):
         directory: for "memmap". The file has no name and vanishes with the process.
         rows: steps that are in memory, or in a mapped file, already; they are taken as
             they are, and the buffer is full. None makes room for new ones.
-        step_type_field: path of the step type, for the methods that need it. None means
-            the one leaf named ``step_type``.
 
     Raises:
         ValueError: if the steps do not fit in the free memory, or on the disk; says how
@@ -89,7 +87,6 @@ class ReplayBuffer(StoredSteps):
         storage: StorageKind = "memory",
         directory: Path | str | None = None,
         rows: RawSteps | None = None,
-        step_type_field: str | None = None,
     ) -> None:
         _check_arguments(num_environments, max_length, num_earliest_frames_ignored)
         if (storage, directory is None) not in (("memory", True), ("memmap", False)):
@@ -108,7 +105,7 @@ class ReplayBuffer(StoredSteps):
             directory,
             None if rows is None else rows.rows,
         )
-        super().__init__(ring_storage, step_type_field)
+        super().__init__(ring_storage)
         _logger.info(
             "Replay buffer: %d environments x %d steps x %d bytes = %.3f GB in %s",
             num_environments,

@@ -269,24 +269,19 @@ class RowLayout:
             ) from error
         return node
 
-    def find(self, name: str, field: str | None = None) -> int:
-        """The index of the leaf with the path ``field`` or else of the one ``name``.
+    def find(self, name: str) -> int:
+        """The index of the one leaf with this name.
 
         Raises:
             ValueError: if there is no such leaf or more than one.
         """
-        if field is not None:
-            selected = self.select(field)
-            if isinstance(selected, int):
-                return selected
-            raise ValueError(f"{field!r} is not one tensor but a nest of them")
         is_it = re.compile(rf"\b{re.escape(name)}\W*$")
         paths = [leaf.path for leaf in self.leaves]
         found = [i for i, path in enumerate(paths) if is_it.search(path)]
         if len(found) != 1:
             raise ValueError(
                 f"expected one leaf named {name}, found {len(found)} among "
-                f"{', '.join(paths)}. Give its path: {name}_field."
+                f"{', '.join(paths)}"
             )
         return found[0]
 

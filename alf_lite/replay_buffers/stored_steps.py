@@ -188,8 +188,6 @@ class StoredSteps:
 
     Args:
         storage: of the steps.
-        step_type_field: path of the step type, for the methods that need it. None means
-            the one leaf named ``step_type``.
 
     Attributes:
         data_spec: nest of TensorSpecs of one step.
@@ -199,7 +197,7 @@ class StoredSteps:
         num_bytes: the memory that the steps of a full buffer take.
     """
 
-    def __init__(self, storage: RingStorage, step_type_field: str | None) -> None:
+    def __init__(self, storage: RingStorage) -> None:
         self._storage = storage
         self._layout = storage.layout
         self.data_spec = storage.layout.data_spec
@@ -207,7 +205,6 @@ class StoredSteps:
         self.max_length = storage.max_length
         self.device = storage.device
         self.num_bytes = storage.num_bytes
-        self._step_type_field = step_type_field
         self._episodes: EpisodeIndex | None = None
 
     @property
@@ -303,7 +300,7 @@ class StoredSteps:
             [*dims] int64 each.
         """
         if self._episodes is None:
-            leaf = self._layout.find("step_type", self._step_type_field)
+            leaf = self._layout.find("step_type")
             self._episodes = EpisodeIndex(self._storage, leaf)
         self._storage.flush()
         steps = to_stored_steps(self._storage, env_ids, positions)
@@ -322,7 +319,7 @@ class StoredSteps:
         if env_ids is not None:
             ids = np.intersect1d(ids, self._distinct(env_ids))
         rows = self._storage.row_indices(ids, end[ids] - 1)
-        leaf = self._layout.find("step_type", self._step_type_field)
+        leaf = self._layout.find("step_type")
         self._storage.scatter_leaf(leaf, rows, int(StepType.LAST))
 
     def _distinct(self, env_ids: Tensor | np.ndarray) -> np.ndarray:

@@ -99,7 +99,7 @@ def test_the_newest_steps_can_be_made_the_last_of_their_episodes():
 def test_a_buffer_without_step_types_says_what_it_needs():
     buffer = ReplayBuffer(TimeStep(reward=TensorSpec(())), 1, 3)
     buffer.add_batch(TimeStep(reward=torch.zeros(1)))
-    with pytest.raises(ValueError, match="step_type_field"):
+    with pytest.raises(ValueError, match="named step_type, found 0"):
         buffer.mark_truncated_end()
 
 
