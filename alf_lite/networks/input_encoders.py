@@ -42,7 +42,6 @@ from alf_lite.tensor_specs import (
     num_categories,
 )
 
-# Filters, kernel size and stride of each layer.
 # (filters, kernel size, stride, padding) of each layer; no padding if it is left out
 ConvLayerParams = Sequence[tuple[int, int, int] | tuple[int, int, int, int]]
 

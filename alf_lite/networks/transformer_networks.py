@@ -96,7 +96,6 @@ class GTrXLEncodingNetwork(EncoderNetwork):
         of_layers: Any = (memory,) * num_layers
         valid: Any = TensorSpec((memory_size,))
         super().__init__(input_spec, TransformerState(of_layers, valid))
-        self._memory_size = memory_size
         self._encoder = EncodingNetwork(
             input_spec,
             fc_layer_params=fc_layer_params,

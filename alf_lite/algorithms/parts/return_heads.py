@@ -35,8 +35,6 @@ class ReturnHead(abc.ABC):
     """See the top of this module."""
 
     num_outputs: int  # N, for every action
-    # Outputs that are c larger stand for a return that is c larger.
-    outputs_are_returns: bool = True
 
     @abc.abstractmethod
     def mean(self, outputs: Tensor) -> Tensor:
@@ -126,8 +124,6 @@ class RescaledReturnHead(ExpectedReturnHead):
         loss_fn: of the rescaled values.
     """
 
-    outputs_are_returns = False
-
     def __init__(
         self,
         epsilon: float = 1e-3,
@@ -192,8 +188,6 @@ class CategoricalHead(ReturnHead):
         num_atoms: N, at equal distances.
     """
 
-    outputs_are_returns = False
-
     def __init__(
         self, v_min: float = -10.0, v_max: float = 10.0, num_atoms: int = 51
     ) -> None:
@@ -241,8 +235,6 @@ class TwoHotHead(ReturnHead):
         high: the highest atom.
         bins: N, at equal distances.
     """
-
-    outputs_are_returns = False
 
     def __init__(
         self,
@@ -356,15 +348,13 @@ def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Te
         [...].
 
     Raises:
-        ValueError: if the shapes do not fit or κ is not positive.
+        ValueError: if the shapes do not fit.
     """
     if quantiles.shape[:-1] != targets.shape[:-1]:
         raise ValueError(
             f"quantile_huber: quantiles {list(quantiles.shape)} and targets "
             f"{list(targets.shape)} must agree in all but the last dimension"
         )
-    if not kappa > 0:
-        raise ValueError(f"quantile_huber: kappa must be positive, got {kappa}")
     error = targets.unsqueeze(-2) - quantiles.unsqueeze(-1)  # [..., N, M]
     size = error.abs()
     quadratic = size.clamp(max=kappa)
