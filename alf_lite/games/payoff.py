@@ -86,12 +86,8 @@ def prioritized(win_rates: np.ndarray, weighting: Weighting) -> np.ndarray:
         weights = (1 - win_rates) ** 2
     elif weighting == "variance":
         weights = win_rates * (1 - win_rates)
-    elif weighting == "uniform":
-        weights = np.ones(len(win_rates))
     else:
-        raise ConfigError(
-            f"weighting must be one of {', '.join(WEIGHTINGS)}, got {weighting!r}"
-        )
+        weights = np.ones(len(win_rates))
     if weights.sum() < 1e-8:
         weights = np.ones(len(win_rates))
     return weights / weights.sum()
