@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alf_lite.config import configurable
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError, EnvError, did_you_mean
 from alf_lite.policies.evaluator import EvalResult
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.utils import summary
@@ -268,10 +267,9 @@ def number_of(numbers: Mapping[str, float], name: str, asker: str) -> float:
     """
     if name in numbers:
         return numbers[name]
-    close = difflib.get_close_matches(name, numbers, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
     raise ConfigError(
-        f"{asker}: there is no {name}.{hint} There are {', '.join(sorted(numbers))}."
+        f"{asker}: there is no {name}.{did_you_mean(name, numbers)} There are "
+        f"{', '.join(sorted(numbers))}."
     )
 
 

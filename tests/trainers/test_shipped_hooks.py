@@ -50,7 +50,9 @@ def test_the_best_model_by_another_number(train, tmp_path, scripted, lower, step
 
 def test_a_number_that_there_is_not_is_named(train, scripted):
     scripted(1.0, 1.0)
-    with pytest.raises(ConfigError, match=r"no EnvInfo/height. Did you mean EnvInfo/l"):
+    with pytest.raises(
+        ConfigError, match=r"no EnvInfo/height. Did you mean 'EnvInfo/l"
+    ):
         train(hooks=[BestModel("EnvInfo/height")], **EVALUATE)
 
 
