@@ -113,6 +113,7 @@ from alf_lite.environments.single_env import (
     reward_space as reward_space,
     seeds_of_reset as seeds_of_reset,
     set_env_attribute as set_env_attribute,
+    step_closed as step_closed,
     vector_seed as vector_seed,
 )
 from alf_lite.environments.space_specs import (

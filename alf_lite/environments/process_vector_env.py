@@ -278,13 +278,6 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
         self._processes.kill()
         self.closed = True
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise EnvError(
-                "these environments are closed: close() was called, or one of them "
-                "failed before"
-            )
-
 
 def _load(reply: bytes) -> Any:
     return reduction.ForkingPickler.loads(reply)

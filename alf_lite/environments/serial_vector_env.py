@@ -318,7 +318,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes all environments, also when some of them raise."""
-        self._steps = self._usual_steps = [_step_closed] * self.num_envs
+        self._steps = self._usual_steps = [single_env.step_closed] * self.num_envs
         for i in range(len(self.envs)):
             self._close_one(i)
 
@@ -340,10 +340,6 @@ class SerialVectorEnv(BatchOfSingleEnvs):
                 return observation, info
             except single_env.ENV_FAILURES as error:
                 seed = self._recover(index, "reset()", error, seed)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            _step_closed(None)
 
     # Environments that fail
 
@@ -493,11 +489,3 @@ def _stack(rows: Sequence[Any], column: Column) -> np.ndarray:
 def _stay(result: tuple[Any, ...], action: Any) -> tuple[Any, ...]:
     """The step of an environment that is frozen."""
     return result
-
-
-def _step_closed(action: Any) -> NoReturn:
-    """The step of an environment that is closed."""
-    raise EnvError(
-        "these environments are closed: close() was called, as a training does at its "
-        "end. Make new ones."
-    )

@@ -208,6 +208,14 @@ def raise_env_error(where: str, error: BaseException) -> NoReturn:
     raise EnvError(f"{where} raised {failure_text(error)}") from error
 
 
+def step_closed(action: Any) -> NoReturn:
+    """The step of an environment that is closed."""
+    raise EnvError(
+        "these environments are closed: close() was called, as a training does at its "
+        "end, or one of them failed before. Make new ones."
+    )
+
+
 def missing_value(error: BaseException) -> str | None:
     """What to say if the error is that no conf gave a parameter its value."""
     if "gin" not in sys.modules:  # a process of an environment may do without
@@ -274,6 +282,10 @@ class BatchOfSingleEnvs(VectorEnv, abc.ABC):
         """How messages call an environment that does something."""
         name = f" ({self._env_id})" if self._env_id else ""
         return f"environment {index}{name}{process}, {call}"
+
+    def _check_open(self) -> None:
+        if self.closed:
+            step_closed(None)
 
     def step(
         self, actions: Any
