@@ -127,22 +127,18 @@ class Program(NamedTuple):
         Args:
             arguments: of the command line, without the program's name.
         """
-        return _main(self, arguments)
-
-
-def _main(program: Program, arguments: Sequence[str] | None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    with best_effort_output(), main_program():
-        vars(sys.stdout)["is_plain"] = True
-        exit_code = _run(program, arguments)
-        sys.stdout.flush()
-        error = getattr(sys.stdout, "error", None)
-        # Who closes a pipe has read enough.
-        is_lost = error is not None and not isinstance(error, BrokenPipeError)
-        if exit_code == 0 and program.prints_result and is_lost:
-            print(f"error: stdout cannot be written: {error}", file=sys.stderr)
-            return 1
-        return exit_code
+        arguments = sys.argv[1:] if arguments is None else arguments
+        with best_effort_output(), main_program():
+            vars(sys.stdout)["is_plain"] = True
+            exit_code = _run(self, arguments)
+            sys.stdout.flush()
+            error = getattr(sys.stdout, "error", None)
+            # Who closes a pipe has read enough.
+            is_lost = error is not None and not isinstance(error, BrokenPipeError)
+            if exit_code == 0 and self.prints_result and is_lost:
+                print(f"error: stdout cannot be written: {error}", file=sys.stderr)
+                return 1
+            return exit_code
 
 
 def _run(program: Program, arguments: Sequence[str]) -> int:
