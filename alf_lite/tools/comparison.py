@@ -49,10 +49,7 @@ class IntervalEstimate(NamedTuple):
 def compare(values: FlagValues) -> int:
     """Compares what the flags say; returns the exit code."""
     ranges = dict(_parse_range(text) for text in values.range)
-    tables = [file for file in values.output if Path(file).suffix.lower() == ".csv"]
-    drawn = [file for file in values.output if file not in tables]
-    for file in drawn:
-        pictures.check_can_draw(file)
+    tables, drawn = pictures.tables_and_pictures(values.output)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.tools import run_groups

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl.flags import FlagValues
@@ -44,10 +43,7 @@ class Panel(NamedTuple):
 
 def plot(values: FlagValues) -> int:
     """Draws what the flags say; returns the exit code."""
-    tables = [file for file in values.output if Path(file).suffix.lower() == ".csv"]
-    drawn = [file for file in values.output if file not in tables]
-    for file in drawn:
-        pictures.check_can_draw(file)
+    tables, drawn = pictures.tables_and_pictures(values.output)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.tools import run_groups

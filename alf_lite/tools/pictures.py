@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,19 @@ _STYLE: Any = {  # matplotlib knows the names of its settings as a type
     "legend.frameon": False,
     "svg.hashsalt": "alf_lite",  # the same file for the same picture
 }
+
+
+def tables_and_pictures(files: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Which of the files to write are tables, and which pictures.
+
+    Raises:
+        ConfigError: if a picture cannot be written.
+    """
+    tables = [file for file in files if Path(file).suffix.lower() == ".csv"]
+    drawn = [file for file in files if file not in tables]
+    for file in drawn:
+        check_can_draw(file)
+    return tables, drawn
 
 
 def check_can_draw(file: str | Path) -> None:
