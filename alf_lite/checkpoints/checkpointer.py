@@ -199,7 +199,7 @@ class Checkpointer:
             # A writer may just be putting one checkpoint in place of another.
             changed = self._read_only and not candidates and self._directory.is_dir()
             for path in candidates:
-                identity = _identity(path)
+                identity = identity_of(path)
                 try:
                     loaded = read(path, parts, resumable=resumable)
                 except CheckpointError as error:
@@ -431,10 +431,11 @@ def _find(location: Path) -> LoadedCheckpoint:
 
 
 def _was_replaced(path: Path, identity: int | None) -> bool:
-    return identity is None or _identity(path) != identity
+    return identity is None or identity_of(path) != identity
 
 
-def _identity(path: Path) -> int | None:
+def identity_of(path: Path) -> int | None:
+    """Tells whether a checkpoint is replaced by another of the same name."""
     try:
         return path.stat().st_ino
     except OSError:

@@ -96,22 +96,16 @@ def find_checkpoints(place: Path) -> list[Path]:
 
 def examine(path: Path) -> CheckpointReport | None:
     """Reads all of a checkpoint; None if its run has deleted it meanwhile."""
-    identity = _identity(path)
+    from alf_lite.checkpoints.checkpointer import identity_of
+
+    identity = identity_of(path)
     while True:
         report = _examine(path)
-        before, identity = identity, _identity(path)
+        before, identity = identity, identity_of(path)
         if identity is None:
             return None
         if report.problem is None or identity == before:
             return report
-
-
-def _identity(path: Path) -> int | None:
-    """Tells whether it is replaced by another of the same name."""
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 def _examine(path: Path, *, is_of_run: bool = True) -> CheckpointReport:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 import random
 import re
 import time
@@ -51,6 +50,7 @@ from alf_lite.tools.env_trials import (
     single_mask,
     trajectory,
 )
+from alf_lite.tools.several_runs import num_cores
 
 Nest = Any
 _NUM_SYNC = 8
@@ -285,7 +285,7 @@ class _Check:
         try:
             env_factory.dump_factory(self._factory)
             if self._seconds:
-                count = max(2, min(_num_cores(), _MAX_PROCESSES))
+                count = max(2, min(num_cores(), _MAX_PROCESSES))
                 speed = self._speed(count, vectorization_mode="async")
                 speeds[f"async, {count} processes"] = speed
         except (AlfLiteError, OSError) as error:
@@ -382,9 +382,3 @@ def _wraps(env: Any, kind: type) -> bool:
             return True
         env = env.env
     return False
-
-
-def _num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
