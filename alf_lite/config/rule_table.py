@@ -6,7 +6,9 @@ are asked by :mod:`alf_lite.config.rules`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 
@@ -37,6 +39,7 @@ FACTS = {
         *("has_train_step", "trains_on_rollout_info", "unrolls_with_grad"),
         *("tells_action_distribution", "transforms_replayed_steps"),
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
+        "all_environments",  # their number, on all ranks
     },
     "hooks": {"hooks_of_environments"},
     "schedules": {"algorithm", "schedules", "schedule_of_share"},
@@ -203,6 +206,22 @@ def _update_counts(
     """Those that are given, if they are several."""
     given = [name for name, value in locals().items() if value is not None]
     return " and ".join(given) if len(given) > 1 else ""
+
+
+def _unroll_length_for_rate(
+    on_policy: bool,
+    updates_per_env_step: float | None,
+    unroll_length: float,
+    all_environments: int,
+) -> int:
+    """The least that makes whole updates if the given one does not; else 0."""
+    if on_policy or updates_per_env_step is None or not unroll_length:
+        return 0
+    per_step = updates_per_env_step * all_environments
+    number = per_step * unroll_length
+    if math.isclose(number, max(1, round(number)), rel_tol=1e-6):
+        return 0
+    return Fraction(per_step).limit_denominator(1_000_000).denominator
 
 
 def _wrong_ratios(
@@ -373,6 +392,13 @@ RULES = (
         "those of one worker, or async_unroll = False.",
     ),
     # What is trained
+    Rule(
+        _unroll_length_for_rate,
+        "TrainerConfig.updates_per_env_step={updates_per_env_step} makes no whole "
+        "number of updates in an iteration of unroll_length={unroll_length} in "
+        "{all_environments} environments. Set unroll_length = {found}, or "
+        "num_updates_per_train_iter in its place.",
+    ),
     Rule(
         lambda on_policy, transforms_replayed_steps, data_transformer_ctor: (
             on_policy and transforms_replayed_steps

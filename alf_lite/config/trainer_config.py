@@ -166,7 +166,7 @@ class TrainerConfig:
     epochs: int | None = declared(at_least=1, at_most=10_000_000)
     # Off-policy: gradient updates per iteration; on-policy ALF's name of epochs
     num_updates_per_train_iter: int | None = declared(at_least=1, at_most=10_000_000)
-    # Off-policy, in place of it: gradient updates per step of any environment
+    # In place of it: updates per step of any environment, whole ones per iteration
     updates_per_env_step: float | None = declared(above=0, at_most=10_000)
     # On-policy: sequences, None: all; off-policy: windows, None: one per environment
     mini_batch_size: int | None = declared(at_least=1, at_most=10_000_000)
@@ -312,7 +312,7 @@ class TrainerConfig:
         rate = self.updates_per_env_step
         if not is_on_policy and rate is not None:
             steps = self.unroll_length * (num_environments or 1)
-            number = max(1, round(rate * steps))
+            number = max(1, round(rate * steps))  # whole, where it is trained
         wanted = "epochs" if is_on_policy else "num_updates_per_train_iter"
         amounts: dict[str, Any] = dict.fromkeys(UPDATE_COUNTS) | {wanted: number}
         return dataclasses.replace(self, **amounts)

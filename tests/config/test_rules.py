@@ -188,6 +188,14 @@ def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(fields, message):
     [
         (DqnAlgorithm, {"epochs": 3}, "DqnAlgorithm is off-policy: set .*num_updates_"),
         (PPOAlgorithm, {"updates_per_env_step": 3}, "is on-policy: set .*epochs"),
+        *(
+            (
+                DqnAlgorithm,
+                {"updates_per_env_step": rate, "unroll_length": length},
+                f"makes no whole number .* in 2 environments. Set unroll_length = {n},",
+            )
+            for rate, length, n in [(0.125, 1, 4), (0.75, 1, 2), (1.0, 0.25, 1)]
+        ),
         (PPOAlgorithm, {"updates_per_draw": 2}, "is on-policy and has no replay"),
         (
             PPOAlgorithm,
@@ -216,6 +224,18 @@ def test_a_setting_without_effect_on_what_is_trained_is_refused(
         pytest.raises(ConfigError, match=message),
     ):
         algorithm(env=env, config=config(**fields))
+
+
+@pytest.mark.parametrize("unroll_length", [1, 3, 0.5])
+def test_updates_per_step_are_as_many_as_they_say(unroll_length):
+    rate = 1.0 if unroll_length == 0.5 else 1 / 2 / unroll_length
+    fields = {"updates_per_env_step": rate, "unroll_length": unroll_length}
+    with create_environment("CartPole-v1", 2) as env:
+        algorithm = DqnAlgorithm(env=env, config=config(**fields))
+        assert algorithm.config.num_updates == 1
+        # What only acts makes none.
+        eval_config = config(**{**fields, "updates_per_env_step": 0.1})
+        DqnAlgorithm(env=env, config=eval_config, is_eval=True)
 
 
 def test_windows_train_what_a_network_with_memory_remembers():

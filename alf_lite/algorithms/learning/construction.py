@@ -381,6 +381,7 @@ def _check_settings(
             not nest.is_empty(algorithm.train_state_spec) and with_memory(algorithm)
         ),
         num_bootstrap_steps=algorithm.num_bootstrap_steps,
+        all_environments=env.batch_size * ranks.size,
         normalizes_advantages=getattr(
             algorithm.rl_algorithm, "_normalize_advantages", False
         ),
