@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.algorithms.learning.replay_batches import read_windows
 from alf_lite.algorithms.learning.training_batches import time_major, transpose
+from alf_lite.algorithms.parts.critics import UpdateCounter
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
@@ -43,7 +45,8 @@ class DatasetEvaluator:
     ``calc_loss_offline``, by default the online ones): the negative log-likelihood of
     behaviour cloning, the TD error of a critic. Windows of ``mini_batch_length`` steps
     cover every transition once, as far as whole windows fit; what is drawn for them is
-    the same every time. They count as steps of the first of ``offline_buffer_dir``.
+    the same every time, and the actor has its part each time, however seldom it is
+    updated. They count as steps of the first of ``offline_buffer_dir``.
 
     ``TrainerConfig.data_metrics`` adds numbers of one's own, see ``DataMetric``.
 
@@ -88,6 +91,7 @@ class DatasetEvaluator:
             random_state.preserved(),
             torch.no_grad(),
             eval_mode(self._algorithm),
+            _all_due(self._algorithm),
         ):
             random_state.seed_everything(0)
             for buffer in self._buffers:
@@ -156,6 +160,20 @@ class DatasetEvaluator:
                 value = masked_mean(value.float(), valid[: len(value)])
             numbers[name] = float(value)
         return numbers
+
+
+@contextlib.contextmanager
+def _all_due(algorithm: RLAlgorithm) -> Iterator[None]:
+    """No part of the loss is left out because it is not trained in every update."""
+    counters = [m for m in algorithm.modules() if isinstance(m, UpdateCounter)]
+    before = [counter.is_due for counter in counters]
+    try:
+        for counter in counters:
+            counter.is_due = True
+        yield
+    finally:
+        for counter, was_due in zip(counters, before, strict=True):
+            counter.is_due = was_due
 
 
 def action_error(algorithm: RLAlgorithm, steps: Experience) -> Tensor:

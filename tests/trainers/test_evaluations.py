@@ -161,11 +161,14 @@ def test_a_metric_of_another_shape_is_refused(data):
         trainer.train()
 
 
-def test_evaluating_changes_nothing(data):
-    with_data = offline_trainer(data)
+@pytest.mark.parametrize("ctor", [BcAlgorithm, Td3BcAlgorithm])
+def test_evaluating_changes_nothing(data, ctor):
+    settings = {"algorithm_ctor": ctor}
+    with_data = offline_trainer(data, eval_interval=1, **settings)
     with_data.train()
     (data / "run").rename(data / "first")
-    without = offline_trainer(data, evaluation_buffer_dir=None, eval_interval=0)
+    settings |= {"evaluation_buffer_dir": None, "eval_interval": 0}
+    without = offline_trainer(data, **settings)
     without.train()
     expected = without.algorithm.state_dict()
     for name, value in with_data.algorithm.state_dict().items():
@@ -177,6 +180,14 @@ def test_the_same_every_time(data):
     trainer.train()
     evaluator = evaluator_of(trainer)
     assert evaluator.evaluate() == evaluator.evaluate()
+
+
+def test_the_part_of_an_actor_that_is_updated_seldom_is_there_every_time(data):
+    notes = Scripted()
+    ctor = functools.partial(Td3BcAlgorithm, actor_update_period=2)
+    offline_trainer(data, notes, algorithm_ctor=ctor, eval_interval=1).train()
+    assert len(notes.results) == 7
+    assert all("loss/td3/actor_loss" in result.losses for result in notes.results)
 
 
 def test_it_is_written_at_every_interval(data):
