@@ -390,16 +390,22 @@ class ActorCriticAlgorithm(RLAlgorithm):
         """Takes back what moved the policy farther than ``max_policy_kl``."""
         if self._trust_region is None:
             return
-        old, observation = nest.map_structure(
+        old, observation, trained = nest.map_structure(
             lambda t: t.detach().flatten(0, 1),
-            (info.action_distribution, root_inputs.observation),
+            (info.action_distribution, root_inputs.observation, self._trained(info)),
         )
         share = self._trust_region.limit(
             lambda: losses.batch_mean(
-                distributions.kl_divergence(old, self._policy(observation)[0])
+                distributions.kl_divergence(old, self._policy(observation)[0]), trained
             )
         )
         summary.scalar(f"{self.name}/share_of_update", share)
+
+    def _trained(self, info: Nest) -> Tensor:
+        """Which steps are: [T, B] bool, not those that are only bootstrapped from."""
+        trained = valid_steps(info.step_type)
+        trained[-1] = False
+        return trained
 
     def _sum_dims(self, value: Tensor) -> Tensor:
         """[..., D] of a reward of several dimensions → [...]."""

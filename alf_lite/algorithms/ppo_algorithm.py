@@ -338,6 +338,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         self._adaptive_rate.adapt(kl)
         self._adaptive_rate.scale(self._own_optimizers())
 
+    def _trained(self, info: Nest) -> Tensor:
+        return info.valid
+
     def check_optimizers(self) -> None:
         """``desired_kl`` needs one of its own."""
         if self._adaptive_rate is not None:

@@ -76,13 +76,14 @@ class TracSacAlgorithm(SacAlgorithm):
     def after_update(self, root_inputs: TimeStep, info: Any) -> None:
         """Takes back what moved the policy too far, and moves the targets."""
         if self._actor_updates.is_due:
-            old, observation = nest.map_structure(
+            old, observation, valid = nest.map_structure(
                 lambda x: x.detach().flatten(0, 1),
-                (info.policy, root_inputs.observation),
+                (info.policy, root_inputs.observation, ~root_inputs.is_last()),
             )
             self._trust_region.limit(
                 lambda: losses.batch_mean(
-                    distributions.kl_divergence(old, self._policy(observation)[0])
+                    distributions.kl_divergence(old, self._policy(observation)[0]),
+                    valid,
                 )
             )
         super().after_update(root_inputs, info)

@@ -36,7 +36,10 @@ def build(cls, *, action_kind="discrete", lr, **arguments):
 
 
 def moves(algorithm):
-    """KL(π before ‖ π after) of every update, on its observations."""
+    """KL(π before ‖ π after) of every update, on the steps that it trains.
+
+    Those that an episode ends with are half of all.
+    """
     kls = []
     after_update = algorithm.after_update
 
@@ -45,7 +48,10 @@ def moves(algorithm):
         after_update(root_inputs, info)
         with torch.no_grad():
             new, _ = algorithm._policy(root_inputs.observation)
-        kls.append(distributions.kl_divergence(old, new).mean().item())
+        trained = ~root_inputs.is_last()
+        if type(algorithm) is ActorCriticAlgorithm:
+            trained[-1] = False  # it is bootstrapped from
+        kls.append(distributions.kl_divergence(old, new)[trained].mean().item())
 
     algorithm.after_update = look
     return kls

@@ -19,6 +19,8 @@ from alf_lite.testing.probe_environments import IdentityEnv
 from tests.replayed_steps import (
     BOX,
     CHOICE,
+    FIRST,
+    LAST,
     MIXED,
     OBSERVATION,
     trained_until,
@@ -41,7 +43,11 @@ def make(action_spec=BOX, **kwargs):
 )
 def test_no_update_moves_the_policy_farther_than_allowed(action_spec):
     steps = windows(action_spec, length=3, batch_size=32)
-    seen = steps.observation[:, :-1].flatten(0, 1)
+    # Half of the windows begin with the end of an episode, which nothing is learned of.
+    steps.step_type[::2, 0], steps.step_type[::2, 1] = LAST, FIRST
+    is_end = steps.is_last()
+    steps.observation[is_end] = 0.0
+    seen = steps.observation[:, :-1][~is_end[:, :-1]]
     moves = {}
     for limit in (1e-3, 1e3):
         algorithm = make(action_spec, max_policy_kl=limit, optimizer=Adam(lr=0.03))
@@ -58,7 +64,7 @@ def test_no_update_moves_the_policy_farther_than_allowed(action_spec):
                 critics[0], next(algorithm._critics.online.parameters())
             )
     assert 0 < min(moves[1e-3]) <= max(moves[1e-3]) <= 1e-3
-    assert max(moves[1e3]) > 1e-2
+    assert max(moves[1e3]) > 5e-3
 
 
 def test_it_learns_within_its_limit():
