@@ -180,13 +180,14 @@ def call_with_defaults(
     return result
 
 
-def bound_value(configurable: Any, parameter: str) -> Any:
-    """What a call would take from the bindings now; None if from nowhere."""
+def bound_value(configurable: Any, parameter: str, default: Any = None) -> Any:
+    """What a call would take from the bindings now; ``default`` if from nowhere."""
     selector = configurables.selector_of(configurable)
     if selector is None:
-        return None
-    value = _binding_in_force(gin.current_scope_str(), selector, parameter)
-    return copy.deepcopy(value)  # by which gin resolves references
+        return default
+    key = _key_in_force(gin.current_scope_str(), selector, parameter)
+    # By which gin resolves references.
+    return default if key is None else copy.deepcopy(bound()[key])
 
 
 def value_in_force(cls: Any, parameter: str) -> Any:

@@ -37,6 +37,7 @@ from alf_lite.config.reader import COMMAND_LINE, ConfigReader
 from alf_lite.errors import AlfLiteError, ConfigError, MissingExtraError
 
 __all__ = [
+    "BINDING",
     "check_unused_bindings",
     "conf_name",
     "find_conf",
@@ -53,6 +54,10 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
+
+# A binding as gin writes it, which breaks long values after a backslash, and within
+# brackets.
+BINDING = re.compile(r"^([\w./]+)[ \t]*=[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 # What was read in this process; gin's own tables are as global.
 _reader = ConfigReader()
@@ -186,9 +191,18 @@ def own_config() -> Iterator[None]:
         _reader, _strict = outer
 
 
-def operative_config_text() -> str:
-    """What was used so far, defaults included, as a conf that gives the same run."""
-    return config_bindings.operative_text()
+def operative_config_text(given: Mapping[str, str] | None = None) -> str:
+    """What was used so far, defaults included, as a conf that gives the same run.
+
+    Args:
+        given: in Python, see :func:`user_config_text`; gin knows nothing of it.
+    """
+    text = config_bindings.operative_text()
+    if not given:
+        return text
+    text = BINDING.sub(lambda found: "" if found[1] in given else found[0], text)
+    lines = [f"{key} = {value}\n" for key, value in given.items()]
+    return f"{text}\n# Given in Python:\n{''.join(lines)}"
 
 
 def inoperative_config_text() -> str:

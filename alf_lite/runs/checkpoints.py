@@ -403,6 +403,6 @@ def config_texts(given: Mapping[str, str] = MappingProxyType({})) -> dict[str, s
     """
     return {
         USER_CONFIG: config_files.user_config_text(given),
-        OPERATIVE_CONFIG: config_files.operative_config_text(),
+        OPERATIVE_CONFIG: config_files.operative_config_text(given),
         INOPERATIVE_CONFIG: config_files.inoperative_config_text(),
     }

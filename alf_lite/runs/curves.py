@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import logging
 import os
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from alf_lite.border import RefusalError, border, read_text, reading
+from alf_lite.config.files import BINDING
 from alf_lite.errors import ConfigError, DataError, did_you_mean
 from alf_lite.runs.directory import (
     OPERATIVE_CONFIG,
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _logger = logging.getLogger(__name__)
-
-# gin breaks long values after a backslash, and within brackets.
-_BINDING = re.compile(r"^([\w./]+)[ \t]*=[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 _SHOWN = 400  # letters of the names of curves or runs
 _FILES_OF_A_RUN = (f"{METRICS}.jsonl", RUN_FILE, USER_CONFIG)
@@ -274,8 +271,8 @@ def settings_in(operative_text: str, user_text: str = "") -> dict[str, Any]:
         operative_text: as ``operative.gin`` holds it.
         user_text: as ``user.gin`` does; it knows what was given in Python.
     """
-    found = {name: _value(text) for name, text in _BINDING.findall(operative_text)}
-    for name, text in _BINDING.findall(user_text):
+    found = {name: _value(text) for name, text in BINDING.findall(operative_text)}
+    for name, text in BINDING.findall(user_text):
         value = _value(text)
         if found.get(name) is None or not isinstance(value, _Source):
             found[name] = value

@@ -17,19 +17,15 @@ from typing import Any, NamedTuple
 
 from alf_lite.algorithms.learning.construction import BuiltFrom
 from alf_lite.config import (
-    DefaultSettings,
     TrainerConfig,
     bindings,
     configurables,
-    default_settings,
     values,
 )
-from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
 from alf_lite.config.trainer_config import UPDATE_COUNTS
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Optimizer
 
 CREATE_ENV = "create_env"
@@ -121,7 +117,10 @@ def _write_environment(
         writer.left_out.append(CREATE_ENV)
         return
     defaults = inspect.signature(create_environment).parameters
+    # A conf that leaves it out has as many as the algorithm declares.
+    number = arguments.get("num_parallel_environments") or 1
     own = ConfWriter()
+    own.bind("create_environment.num_parallel_environments", number)
     for name, value in arguments.items():
         if name != "seed" and value is not defaults[name].default:
             own.bind(f"create_environment.{name}", value)
@@ -171,38 +170,21 @@ def given_in_python(
     hooks: Sequence[Any],
     built_from: BuiltFrom | None = None,
 ) -> list[str]:
-    """Names of what the conf of this process does not say of a run."""
-    try:
-        with config_files.gin_errors():
-            said: Any = TrainerConfig()
-    except ConfigError:  # it says too little even for that
-        said = None
+    """Names of what the conf of this process does not say of a run.
+
+    A setting that an algorithm may declare is said by no default.
+    """
     unset = (built_from.given_config if built_from else config).left_unset
     names = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        default = getattr(said, field.name, field.default)
-        if (
-            field.name not in _OF_THE_DIRECTORY
-            and value != default
-            and field.name not in unset
-            and not _is_declared(field.name, config, said)
-        ):
-            names.append(f"TrainerConfig.{field.name}")
+        said = bindings.bound_value(TrainerConfig, field.name, field.default)
+        is_none = field.name in UPDATE_COUNTS and value is None  # another one is given
+        if field.name not in (*_OF_THE_DIRECTORY, *unset) and not is_none:
+            names += [f"TrainerConfig.{field.name}"] * (value != said)
     if create_env is not create_environment:
         names.append(CREATE_ENV)
     return names + ([HOOKS] if hooks else [])
-
-
-def _is_declared(name: str, *configs: TrainerConfig | None) -> bool:
-    """Whether a field has in each config what the algorithm of that declares."""
-    if name in UPDATE_COUNTS and getattr(configs[0], name) is None:
-        return True  # another one is given, or declared
-    return name in DefaultSettings._fields and all(
-        getattr(config, name) == getattr(default_settings(config.algorithm_ctor), name)
-        for config in configs
-        if config is not None
-    )
 
 
 # Statements of a conf

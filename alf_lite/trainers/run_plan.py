@@ -17,6 +17,7 @@ from alf_lite.algorithms.learning.rank_share import share_of_rank
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, default_settings, rules
 from alf_lite.config import files as config_files
+from alf_lite.config.bindings import note_used
 from alf_lite.environments.creation import EnvironmentsOfRun, create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
@@ -85,6 +86,9 @@ class RunPlan:
             can_build_environments=not is_unknown
             or create_env is not create_environment,
         )
+        unset = (built_from.given_config if built_from else self.config).left_unset
+        # Another config may have been made since.
+        note_used(TrainerConfig, {name: getattr(self.config, name) for name in unset})
         self.given = rebuilding.what_was_given(
             self.config, create_env, hooks, built_from, env
         )

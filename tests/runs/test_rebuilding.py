@@ -142,6 +142,56 @@ def test_a_setting_that_was_given_in_python_is_written_down(tmp_path):
     assert run(train.main, f"--root_dir={tmp_path}", longer) == 0
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "env_name", "settings"),
+    [
+        (PPOAlgorithm, "CartPole-v1", {"unroll_length": 8, "epochs": 2}),
+        (
+            alf_lite.SacAlgorithm,
+            "Pendulum-v1",
+            {
+                "unroll_length": 8,
+                "initial_collect_steps": 0,
+                "initial_random_policy": False,
+                "mini_batch_size": 4,
+            },
+        ),
+    ],
+)
+def test_a_conf_says_what_was_given_though_it_is_a_general_default(
+    tmp_path, algorithm, env_name, settings
+):
+    """Left out, it would be what the algorithm declares, also of the environments."""
+    config_files.reset()
+    shown = {}
+    # The last config of the process is not that of the run.
+    for name, given in (("declared", {}), ("given", settings), ("again", {})):
+        config = TrainerConfig(num_iterations=1, random_seed=0, **given)
+        TrainerConfig(algorithm_ctor=alf_lite.DqnAlgorithm)
+        root = algorithm(env=create_environment(env_name), config=config)
+        trainer = Trainer(root, tmp_path / name)
+        trainer.train()
+        operative = (tmp_path / name / "operative.gin").read_text()
+        shown[name] = alf_lite.read_curves(tmp_path / name).settings
+        for text in ((tmp_path / name / "user.gin").read_text(), operative):
+            with config_files.own_config():
+                config_files.parse_config_text(text)
+                again = TrainerConfig()
+                assert {n: getattr(again, n) for n in config.left_unset} == {
+                    n: getattr(root.built_from.config, n) for n in config.left_unset
+                }
+                assert {n: getattr(again, n) for n in given} == given
+                env = create_environment()
+                assert env.batch_size == root.env.batch_size == 1
+                env.close()
+    assert shown["declared"] == shown["again"]
+    different = {
+        n for n in settings if shown["declared"][f"TrainerConfig.{n}"] != settings[n]
+    }
+    assert different == settings.keys()
+    assert {n: shown["given"][f"TrainerConfig.{n}"] for n in settings} == settings
+
+
 def test_a_conf_writes_numbers_of_numpy_as_its_own():
     writer = ConfWriter()
     writer.bind("Adam.lr", np.float64(0.5))
