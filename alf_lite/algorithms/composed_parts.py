@@ -66,7 +66,8 @@ def by_name(owner: str, named: Named) -> nn.ModuleDict:
                 f"{owner}: two parts are named {name!r}: {parts[name].name} and "
                 f"{part.name}. Give one of them another name."
             )
-        if not name.isidentifier() or hasattr(parts, name):
+        # The infos of parts are a dict; its "action" would be the executed one.
+        if not name.isidentifier() or hasattr(parts, name) or name == "action":
             raise ConfigError(
                 f"{owner}: {name!r} cannot be the name of a part ({part.name}). Take "
                 'another word, such as "novelty".'

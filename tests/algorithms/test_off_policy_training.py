@@ -160,7 +160,16 @@ def test_a_fraction_of_a_step_adds_up_exactly_also_after_resuming(unroll_length)
     assert acted == list(range(period, 10 * period + 1, period))
 
 
-def test_random_actions_replace_the_policys_while_collecting():
+@pytest.mark.parametrize("is_dict", [False, True])
+def test_random_actions_replace_the_policys_while_collecting(monkeypatch, is_dict):
+    if is_dict:
+        rollout_step = Recorder.rollout_step
+
+        def with_dict(self, inputs, state):
+            step = rollout_step(self, inputs, state)
+            return step._replace(info=step.info._asdict())
+
+        monkeypatch.setattr(Recorder, "rollout_step", with_dict)
     algorithm = make(
         unroll_length=30,
         initial_collect_steps=100,
@@ -172,11 +181,14 @@ def test_random_actions_replace_the_policys_while_collecting():
     inputs, info = algorithm.batches[-1]
     drawn = algorithm.replay_buffer.gather_all()[0]
     action = drawn.action  # [B, T]; the policy itself always takes 0
+    stored = drawn.rollout_info
+    if is_dict:
+        info, stored = Info(**info), Info(**stored)
     assert 0.2 < action[:, :60].float().mean() < 0.8
     assert (action[:, 60:] == 0).all()
     # What is trained on is what was executed, stored once.
     assert set(info.action.tolist()) == {0, 1}
-    assert drawn.rollout_info.action == ()
+    assert stored.action == ()
     first, second = inputs.prev_action.reshape(2, -1), info.action.reshape(2, -1)
     follows = inputs.step_type.reshape(2, -1)[1] != 0
     assert torch.equal(first[1][follows], second[0][follows])

@@ -205,11 +205,13 @@ def parts_of(batch: TrainingBatch, number: int) -> Iterator[TrainingBatch]:
 
 
 def with_executed_action(rollout_info: Nest, action: Nest) -> Nest:
-    """``rollout_info`` with the action that was executed in its field ``action``.
+    """``rollout_info`` with the action that was executed in its ``action``.
 
     A random policy or an expert may have acted in place of the algorithm. Info without
-    such a field stays as it is.
+    such a field or key stays as it is.
     """
+    if isinstance(rollout_info, dict) and "action" in rollout_info:
+        return rollout_info | {"action": action}
     if "action" in getattr(rollout_info, "_fields", ()):
         return rollout_info._replace(action=action)
     return rollout_info
