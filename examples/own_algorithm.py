@@ -43,8 +43,8 @@ class ReinforceAlgorithm(alf_lite.RLAlgorithm):
 
     def __init__(
         self,
-        observation_spec: Any,
-        action_spec: Any,
+        observation_spec: Any = None,  # that of env
+        action_spec: Any = None,
         *,
         gamma: float = 0.99,
         **kwargs: Any,
