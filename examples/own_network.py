@@ -73,7 +73,10 @@ class Harvest(gymnasium.Env):
 class AttentionEncoder(EncoderNetwork):
     """The agent asks, the fruits answer: [B, ...] of an observation → [B, 2 * size]."""
 
-    def __init__(self, observation_spec: NestedTensorSpec, *, size: int = 32) -> None:
+    def __init__(
+        self, observation_spec: NestedTensorSpec, *, size: int = 32, **options: Any
+    ) -> None:
+        """``options`` are of layers that this has not, such as ``fc_layer_params``."""
         super().__init__(observation_spec)
         self._agent = nn.Sequential(nn.Linear(2, size), nn.ReLU())
         self._fruits = nn.Sequential(nn.Linear(3, size), nn.ReLU())

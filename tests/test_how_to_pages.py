@@ -12,9 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from alf_lite import networks
 from alf_lite.bin import command
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils import random_state
 from tests.source_code import ROOT
 
@@ -108,6 +110,31 @@ def test_a_page_works_as_it_stands(page, tmp_path):
             assert part["language"] == "python"
             exec(shortened(part["text"], SHORT_PYTHON), names)
     assert num_done
+
+
+def test_encoders_of_the_page_serve_every_network(tmp_path):
+    page = (ROOT / "docs/how_to/network.md").read_text(encoding="utf-8")
+    files = {part["file"]: part["text"] for part in _PART.finditer(page)}
+    names: dict = {}
+    exec(files["my_networks.py"], names)
+    observation, action = TensorSpec((3,)), BoundedTensorSpec((1,))
+    for encoder in (names["Waves"], names["Averages"]):
+        for network in (
+            networks.ActorDistributionNetwork(
+                observation, action, encoding_network_ctor=encoder
+            ),
+            networks.SquashedActorNetwork(
+                observation, action, encoding_network_ctor=encoder
+            ),
+            networks.NormalActorNetwork(
+                observation, action, encoding_network_ctor=encoder
+            ),
+            networks.ActorNetwork(observation, 1, encoding_network_ctor=encoder),
+            networks.ValueNetwork(observation, encoding_network_ctor=encoder),
+            networks.CriticNetwork(observation, 1, 2, encoding_network_ctor=encoder),
+            networks.QNetwork(observation, [2], encoding_network_ctor=encoder),
+        ):
+            assert isinstance(network._encoder, encoder)
 
 
 def test_gin_in_ten_lines_is_a_conf_of_ten_lines(tmp_path):

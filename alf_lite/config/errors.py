@@ -263,7 +263,7 @@ def _suggest_parameter(error: Exception, text: str) -> None:
         for parameter in configurables.bindable_names(selector)
     ]
     hint = did_you_mean(misspelt["parameter"], known)
-    if hint:
+    if hint and misspelt["parameter"] not in known:  # else it handed it on
         error.args = (f"{error}.{hint}",)
 
 

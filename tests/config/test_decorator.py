@@ -34,6 +34,14 @@ class QuietMotor(Motor):
     pass
 
 
+@configurable
+def hand_on(load):
+    def of_another():
+        """Has no parameters."""
+
+    return of_another(load=load)
+
+
 @configurable("tuned_gain")
 def gain(factor=2.0, offset=0.0):
     return factor + offset
@@ -321,3 +329,5 @@ def test_a_parameter_that_no_base_class_offers_is_an_error():
 def test_a_misspelt_keyword_is_told_the_one_that_was_meant():
     with pytest.raises(TypeError, match="Did you mean 'speed'"):
         Tipper(6, speedd=5)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'load'$"):
+        hand_on(load=5)  # to what does not take it
