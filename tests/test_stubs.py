@@ -28,6 +28,8 @@ CALLS = {
     "environments.NoSuchThing": 'no attribute "NoSuchThing"',
     "Mine(env=env, gama=1)": 'did you mean "gamma"',
     "trained(alf_lite.PPGAlgorithm())": "",
+    "alf_lite.read_curves('runs/ppo')['loss'].env_steps[-1]": "",
+    "[c.settings for c in alf_lite.read_curves('runs').values()]": "",
 }
 
 
@@ -61,7 +63,12 @@ def test_a_type_checker_knows_every_parameter_and_name(tmp_path):
     program.write_text("\n".join([*lines, *CALLS]))
     # These alone, without what they import, are read in a second.
     sources = ["config/__init__", "config/trainer_config", "config/configurables"]
-    sources += ["environments/creation", "optimizers/optimizers", "utils/schedulers"]
+    sources += [
+        "runs/curves",
+        "environments/creation",
+        "optimizers/optimizers",
+        "utils/schedulers",
+    ]
     output, _, _ = api.run(
         [
             *("--follow-imports=skip", "--no-site-packages", "--cache-dir=/dev/null"),

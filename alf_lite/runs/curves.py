@@ -129,8 +129,10 @@ class CurvesOfRuns(dict[str, Curves]):
         return frame.reset_index("run").reset_index(drop=True)
 
 
-def read_curves(path: str | os.PathLike[str]) -> Curves | CurvesOfRuns:
-    """What a run has logged, or all runs in a folder.
+def read_curves(path: str | os.PathLike[str]) -> Any:
+    """What a run has logged, or all runs in a folder: Curves or CurvesOfRuns.
+
+    Which of them, no type checker can tell.
 
     Args:
         path: the ``root_dir`` of a run: gives its :class:`Curves`. Any other folder:
