@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import functools
 import inspect
 import pydoc
@@ -243,7 +244,7 @@ def test_what_was_learned_goes_on_elsewhere(tmp_path):
     assert alf_lite.Trainer(new).train().env_steps > 0
     again = alf_lite.Trainer(algorithm, tmp_path / "run")
     with pytest.raises(
-        ConfigError, match=r"=\.\.\.\), and Trainer\(new, '.*'\).*resumes"
+        ConfigError, match=r"a larger limit, and Trainer\(new, '.*'\).*resumes"
     ):
         again.train()
     other = make(checkpoint=f"@{tmp_path / 'run'}")
@@ -455,6 +456,10 @@ def test_evaluations_take_what_makes_an_environment():
         for env in (batch, single):
             returns = alf_lite.evaluate(algorithm, env, 2, seed=5).returns
             assert alf_lite.evaluate(algorithm, env, 2, seed=5).returns == returns
+    with pytest.raises(ConfigError, match=r"returned 2 .*alf_lite\.evaluate takes"):
+        alf_lite.evaluate(algorithm, cart_pole, 3)
+    with alf_lite.create_environment(env_ctor=cart_pole) as batch:
+        assert len(alf_lite.evaluate(algorithm, batch, 3).returns) == 3
 
 
 def test_one_object_is_not_evaluated_in_while_something_else_plays_in_it():
@@ -676,6 +681,13 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
             ),
             ConfigError,
             "Leave algorithm_ctor out",
+        ),
+        (
+            lambda: alf_lite.SacAlgorithm(
+                env=cart_pole(), config=dataclasses.replace(CONFIG(), device="cpu")
+            ),
+            ConfigError,
+            "replace has fixed .* unroll_length = .* algorithm_ctor=SacAlgorithm",
         ),
         (
             lambda: make(num_iterations=0),

@@ -345,9 +345,20 @@ class TrainerConfig:
         """The settings of ``algorithm_ctor``, for one that names no algorithm.
 
         Fields that were not given take what that algorithm declares.
+
+        Raises:
+            ConfigError: if all are given, as by ``dataclasses.replace``.
         """
         if self.algorithm_ctor is not None:
             return self
+        if not self.left_unset:
+            name = getattr(algorithm_ctor, "__name__", "...")
+            raise ConfigError(
+                "TrainerConfig: dataclasses.replace has fixed what an algorithm "
+                f"declares, such as unroll_length = {self.unroll_length}. Write "
+                "TrainerConfig(...) anew, or name the algorithm in the first one: "
+                f"algorithm_ctor={name}."
+            )
         unset: dict[str, Any] = dict.fromkeys(self.left_unset, UNSET)
         return dataclasses.replace(self, algorithm_ctor=algorithm_ctor, **unset)
 

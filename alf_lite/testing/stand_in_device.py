@@ -4,7 +4,7 @@ What runs on a GPU takes other branches than what runs on a CPU, and whether it 
 for the GPU cannot be seen in its results. Here both can be looked at without one:
 
     with StandInDevice() as device:
-        config = dataclasses.replace(config, device=device.name)
+        config = TrainerConfig(device=device.name, ...)
         ...  # build the algorithm and train it
     assert not device.waits
 

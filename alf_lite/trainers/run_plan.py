@@ -148,9 +148,8 @@ class RunPlan:
         build = f"new = {type(algorithm).__name__}(env=new_env, config=config)"
         if self.root_dir:
             return (
-                f"{build} with a larger limit, such as dataclasses.replace(config, "
-                f"num_env_steps=...), and Trainer(new, {self.root_dir!r}).train() "
-                "resumes the run."
+                f"{build} with a config that has a larger limit, and Trainer(new, "
+                f"{self.root_dir!r}).train() resumes the run."
             )
         return (
             f"{build}, then new.load_state_dict(algorithm.state_dict()) keeps what "
