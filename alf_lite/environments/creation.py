@@ -334,7 +334,8 @@ def _refuse_batch(
         return (
             f"env_ctor returned {size} environments, but num_parallel_environments is "
             f"{num_environments * num_ranks}{of_ranks}. Leave it out (for evaluation "
-            "it is TrainerConfig.num_eval_environments)."
+            "it is TrainerConfig.num_eval_environments; alf_lite.evaluate takes "
+            "create_environment(env_ctor=...))."
         )
     if num_ranks > 1 and ranks.is_first:
         _logger.info(

@@ -105,7 +105,8 @@ def evaluate(
         policy: of :func:`load_policy` or ``algorithm.policy()``, an algorithm, or the
             directory of a run, or a checkpoint of it.
         env: a name, or a class or function that makes an environment, of which up to
-            eight are made; or an environment, which stays open.
+            eight are made; or an environment, which stays open, as of
+            ``create_environment(env_ctor=…)`` where that makes a whole batch.
         num_episodes: how many.
         deterministic: the best actions; False draws them from the policy.
         seed: of the environments and of what is drawn; None leaves the environments'
