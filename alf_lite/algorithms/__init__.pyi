@@ -287,7 +287,6 @@ class ActorCriticAlgorithm(_ActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -310,7 +309,6 @@ class BcAlgorithm(_BcAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -330,7 +328,6 @@ class Composition(_Composition):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -404,7 +401,6 @@ class OffPolicyAlgorithm(_OffPolicyAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -424,7 +420,6 @@ class PlanningAlgorithm(_PlanningAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -446,7 +441,6 @@ class PqnAlgorithm(_PqnAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -491,7 +485,6 @@ class Agent(_Agent, Composition):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -519,7 +512,6 @@ class AlphaZeroAlgorithm(_AlphaZeroAlgorithm, OffPolicyAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -543,7 +535,6 @@ class DistillationAlgorithm(_DistillationAlgorithm, BcAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -570,7 +561,6 @@ class QLearningAlgorithm(_QLearningAlgorithm, OffPolicyAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -589,7 +579,6 @@ class DynamicActionRepeatAgent(_DynamicActionRepeatAgent, Composition):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -621,7 +610,6 @@ class ImpalaAlgorithm(_ImpalaAlgorithm, ActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -645,7 +633,6 @@ class MbrlAlgorithm(_MbrlAlgorithm, PlanningAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -674,7 +661,6 @@ class MuzeroAlgorithm(_MuzeroAlgorithm, OffPolicyAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -704,7 +690,6 @@ class OffPolicyActorCriticAlgorithm(_OffPolicyActorCriticAlgorithm, OffPolicyAlg
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -742,7 +727,6 @@ class PPOAlgorithm(_PPOAlgorithm, ActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -774,7 +758,6 @@ class Tdmpc2Algorithm(_Tdmpc2Algorithm, PlanningAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -808,7 +791,6 @@ class AwacAlgorithm(_AwacAlgorithm, OffPolicyActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -836,7 +818,6 @@ class DqnAlgorithm(_DqnAlgorithm, QLearningAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -872,7 +853,6 @@ class IqlAlgorithm(_IqlAlgorithm, OffPolicyActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -902,7 +882,6 @@ class MunchausenDqnAlgorithm(_MunchausenDqnAlgorithm, QLearningAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -937,7 +916,6 @@ class PathwiseActorCriticAlgorithm(_PathwiseActorCriticAlgorithm, OffPolicyActor
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -979,7 +957,6 @@ class PPGAlgorithm(_PPGAlgorithm, PPOAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1007,7 +984,6 @@ class SarsaAlgorithm(_SarsaAlgorithm, QLearningAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1040,7 +1016,6 @@ class CqlDqnAlgorithm(_CqlDqnAlgorithm, DqnAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1078,7 +1053,6 @@ class DdpgAlgorithm(_DdpgAlgorithm, PathwiseActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1108,7 +1082,6 @@ class DqfdAlgorithm(_DqfdAlgorithm, DqnAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1137,7 +1110,6 @@ class R2d2Algorithm(_R2d2Algorithm, DqnAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1183,7 +1155,6 @@ class SacAlgorithm(_SacAlgorithm, PathwiseActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1223,7 +1194,6 @@ class TaacAlgorithm(_TaacAlgorithm, PathwiseActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1277,7 +1247,6 @@ class CqlAlgorithm(_CqlAlgorithm, SacAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1323,7 +1292,6 @@ class CrossqAlgorithm(_CrossqAlgorithm, SacAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1370,7 +1338,6 @@ class EdacAlgorithm(_EdacAlgorithm, SacAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1418,7 +1385,6 @@ class OacAlgorithm(_OacAlgorithm, SacAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1465,7 +1431,6 @@ class RedqAlgorithm(_RedqAlgorithm, SacAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1505,7 +1470,6 @@ class Td3Algorithm(_Td3Algorithm, DdpgAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1552,7 +1516,6 @@ class TqcAlgorithm(_TqcAlgorithm, SacAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1599,7 +1562,6 @@ class TracSacAlgorithm(_TracSacAlgorithm, SacAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 
@@ -1642,6 +1604,5 @@ class Td3BcAlgorithm(_Td3BcAlgorithm, Td3Algorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...

@@ -209,7 +209,6 @@ class Composition(RLAlgorithm):
         for name in _SAID_BY_IT:
             setattr(self, name, getattr(rl, name))
         self.has_offline_loss = any(part.has_offline_loss for part in parts)
-        self.overwrite_policy_output |= rl.overwrite_policy_output
         if not self._acting:  # which may look at anything
             self.unseen_entries = rl.unseen_entries
         if self._is_alone:

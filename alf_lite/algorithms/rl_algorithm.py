@@ -61,9 +61,6 @@ class RLAlgorithm(RLContract):
         env: the batched environment to train in; only the root needs it.
         config: of the training run; only the root needs it.
         is_eval: build only what ``predict_step`` needs.
-        overwrite_policy_output: store the action that the environment reports as
-            executed (``prev_action``) instead of the policy's, as for scripted experts;
-            ``TrainerConfig.overwrite_policy_output`` says the same.
     """
 
     __signature__ = construction.ConstructorSignature()
@@ -95,7 +92,6 @@ class RLAlgorithm(RLContract):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None:
         name = name or type(self).__name__
@@ -113,7 +109,6 @@ class RLAlgorithm(RLContract):
             optimizer=optimizer,
             checkpoint=checkpoint,
             is_eval=is_eval,
-            overwrite_policy_output=overwrite_policy_output,
             name=name,
         )
         self._env = env

@@ -80,7 +80,6 @@ class RLContract(Algorithm):
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None,
         config: TrainerConfig | None,
         is_eval: bool,
-        overwrite_policy_output: bool,
         **kwargs: Any,
     ) -> None:
         super().__init__(config=config, **kwargs)
@@ -91,9 +90,6 @@ class RLContract(Algorithm):
         self._on_policy = is_on_policy
         self._is_eval = is_eval
         self._predict_epsilon = 0.0 if config is None else config.epsilon_greedy
-        self.overwrite_policy_output = overwrite_policy_output or (
-            config is not None and config.overwrite_policy_output
-        )
         self._reward_weights = make_reward_weights(reward_spec, reward_weights)
         # Replaced afterwards if the configuration names transformers.
         unchanged = IdentityDataTransformer(observation_spec)
@@ -282,6 +278,11 @@ class RLContract(Algorithm):
     @predict_epsilon.setter
     def predict_epsilon(self, epsilon: float) -> None:
         self._predict_epsilon = epsilon
+
+    @property
+    def overwrite_policy_output(self) -> bool:
+        """Whether the action that the environment executed is stored."""
+        return self._config is not None and self._config.overwrite_policy_output
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action [B, ...], for ``TrainerConfig.initial_random_policy``."""

@@ -81,7 +81,6 @@ class ActorCopy:
     def __init__(self, algorithm: RootAlgorithm) -> None:
         algorithm.set_training(False)
         self.policy = algorithm
-        self.overwrite_policy_output = algorithm.overwrite_policy_output
         self._state = algorithm.acting_state()
         self._acts_randomly = False
 

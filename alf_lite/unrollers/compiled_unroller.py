@@ -76,20 +76,15 @@ class CompiledUnroller(SyncUnroller):
         acts_in_graph: bool,
         acts_otherwise: Callable[[], bool] = lambda: False,
         compile_options: Mapping[str, Any] | None = None,
-        overwrite_policy_output: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            env, policy, overwrite_policy_output=overwrite_policy_output, **kwargs
-        )
+        super().__init__(env, policy, **kwargs)
         self._torch_env = env
         self._acts_in_graph = acts_in_graph
         self._acts_otherwise = acts_otherwise
         options = _fast_options() if compile_options is None else compile_options
         self._step = compiled(env.next_step, **options)
-        self._act_and_step = compiled(
-            _act_and_step(env, policy, overwrite_policy_output), **options
-        )
+        self._act_and_step = compiled(_act_and_step(env, policy), **options)
 
     def _run(self, length: int, bootstrap: bool, rows: UnrollRows) -> float:
         env = self._torch_env
@@ -155,17 +150,16 @@ class CompiledUnroller(SyncUnroller):
         action = step.output
         if random is not None:
             env_state, next_step = self._step(env_state, action, random)
-            if self._overwrite_policy_output:
+            if self._policy.overwrite_policy_output:
                 action = next_step.prev_action
         seen = () if inputs is time_step else inputs
         experience = Experience(seen, action, step.info, state)
         return _Step(env_state, next_step, step.state, transform_state, experience)
 
 
-def _act_and_step(
-    env: TorchVectorEnv, policy: ActingPolicy, overwrite_policy_output: bool
-) -> Callable[..., _Step]:
+def _act_and_step(env: TorchVectorEnv, policy: ActingPolicy) -> Callable[..., _Step]:
     """What is compiled, a function of tensors alone."""
+    overwrites_action = policy.overwrite_policy_output
 
     def act_and_step(
         before: tuple[BatchState, TimeStep, Nest, Nest],
@@ -178,7 +172,7 @@ def _act_and_step(
         inputs, transform_state = policy.transform_timestep(time_step, transform_state)
         step = policy.rollout_step(inputs, state)
         env_state, next_step = env.next_step(env_state, step.output, random)
-        action = next_step.prev_action if overwrite_policy_output else step.output
+        action = next_step.prev_action if overwrites_action else step.output
         seen = () if inputs is time_step else inputs
         experience = Experience(seen, action, step.info, state)
         return _Step(env_state, next_step, step.state, transform_state, experience)

@@ -35,8 +35,6 @@ class SyncUnroller:
             bookkeeping is done.
         rollout_step: the policy's, perhaps compiled.
         with_grad: keep the graph of ``rollout_step`` for a later backward pass.
-        overwrite_policy_output: store the action that the environment says it executed
-            (``prev_action`` of the next step) instead of the policy's.
     """
 
     def __init__(
@@ -46,13 +44,11 @@ class SyncUnroller:
         *,
         rollout_step: Callable[[TimeStep, Nest], AlgStep] | None = None,
         with_grad: bool = False,
-        overwrite_policy_output: bool = False,
     ) -> None:
         self._env = env
         self._policy = policy
         self._rollout_step = rollout_step or policy.rollout_step
         self._with_grad = with_grad
-        self._overwrite_policy_output = overwrite_policy_output
         self._rows: UnrollRows | None = None
         self._time_step: Any = None  # TimeStep, after reset
         self._is_fresh = True
@@ -183,6 +179,7 @@ class SyncUnroller:
         transform, moves = policy.transform_timestep, rows.moves
         initial_state, _ = self._zeros()
         has_state = self._has_policy_state
+        overwrites_action = policy.overwrite_policy_output
         env_seconds = 0.0
         next_step = self._time_step
         step_rows = self._begin(length, rows, next_step)
@@ -211,7 +208,7 @@ class SyncUnroller:
                     next_step = rows.take(t + 1, next_step)
                 self._policy_state = step.state
                 self._transform_state = transform_state
-                if self._overwrite_policy_output:
+                if overwrites_action:
                     action = next_step.prev_action
             seen = () if inputs is time_step else inputs
             rows.add(time_step, Experience(seen, action, step.info, state))

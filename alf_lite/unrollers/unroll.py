@@ -34,6 +34,14 @@ class ActingPolicy(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def overwrite_policy_output(self) -> bool:
+        """Whether to store the action that the environment says it executed.
+
+        That is ``prev_action`` of the next step, in place of the policy's.
+        """
+        ...
+
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep: ...
 
     def transform_timestep(

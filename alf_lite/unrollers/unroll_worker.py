@@ -56,9 +56,6 @@ class Actor(Protocol):
     def policy(self) -> ActingPolicy: ...
 
     @property
-    def overwrite_policy_output(self) -> bool: ...
-
-    @property
     def tensors(self) -> dict[str, Tensor]:
         """Everything that acting depends on, by name; is overwritten."""
         ...
@@ -153,12 +150,7 @@ class UnrollWorker:
         self._actor = actor = parts.actor
         self._tensors = _in_order(actor.tensors, settings.tensor_specs)
         self._refresh()
-        self._unroller = SyncUnroller(
-            self._env,
-            actor.policy,
-            rollout_step=actor.act,
-            overwrite_policy_output=actor.overwrite_policy_output,
-        )
+        self._unroller = SyncUnroller(self._env, actor.policy, rollout_step=actor.act)
         self._seed = settings.seed
 
     def begin_episodes(self) -> WorkerDescription:

@@ -118,7 +118,7 @@ def test_a_worker_acts_as_the_trainer_would_after_it_got_its_tensors(
     for a, b in zip(nest.flatten(steps[0]), nest.flatten(steps[1]), strict=True):
         torch.testing.assert_close(a, b)
     assert copy.policy.device.type == "cpu"
-    assert copy.overwrite_policy_output == trained.overwrite_policy_output
+    assert copy.policy.overwrite_policy_output == trained.overwrite_policy_output
 
 
 def test_a_worker_acts_at_random_while_the_trainer_says_so(built):

@@ -167,7 +167,7 @@ def test_one_graph_without_a_break():
     algorithm = build("torch/PointMass")
     env = algorithm.env
     env.reset(0)
-    function = compiled_unroller._act_and_step(env, algorithm, False)
+    function = compiled_unroller._act_and_step(env, algorithm)
     act_and_step = torch.compile(function, fullgraph=True, **TRACED)
     with torch.inference_mode():
         state = algorithm.get_initial_rollout_state(5)

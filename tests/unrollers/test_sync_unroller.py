@@ -68,6 +68,7 @@ class CountingPolicy:
     """The action is a counter kept in the recurrent state; the info is a parameter."""
 
     device = torch.device("cpu")
+    overwrite_policy_output = False
 
     def __init__(self, *, transform: bool = False) -> None:
         self.weight = torch.tensor(1.0, requires_grad=True)
@@ -170,7 +171,9 @@ def test_executed_actions_replace_the_policys_when_asked():
         def step(self, action: torch.Tensor) -> TimeStep:
             return super().step(action)._replace(prev_action=torch.tensor([7, 9]))
 
-    collector = SyncUnroller(Expert(), CountingPolicy(), overwrite_policy_output=True)
+    policy = CountingPolicy()
+    policy.overwrite_policy_output = True
+    collector = SyncUnroller(Expert(), policy)
     result = collector.unroll(2, bootstrap=False)
     assert result.experience.action.tolist() == [[7, 9], [7, 9]]
 
@@ -190,6 +193,7 @@ class HoldingPolicy:
     """Everything that it returns shares memory with what it has seen."""
 
     device = torch.device("cpu")
+    overwrite_policy_output = False
 
     def rollout_step(self, inputs: TimeStep, state: torch.Tensor) -> AlgStep:
         info = {"now": inputs.observation, "before": state}

@@ -67,6 +67,7 @@ class Environment:
 
 class ActingPolicy:
     device = torch.device("cpu")
+    overwrite_policy_output = False
 
     def __init__(self, *, transforms: bool) -> None:
         self._transforms = transforms

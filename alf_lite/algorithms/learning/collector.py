@@ -124,7 +124,6 @@ class Collector:
                 rollout_step=self._act,
                 acts_in_graph=algorithm.device.type != "cpu",
                 acts_otherwise=lambda: self._acts_randomly,
-                overwrite_policy_output=algorithm.overwrite_policy_output,
             )
         may_act_randomly = self._config.initial_random_policy
         return SyncUnroller(
@@ -132,7 +131,6 @@ class Collector:
             algorithm,
             rollout_step=self._act if may_act_randomly else self._rollout_step,
             with_grad=self._with_grad,
-            overwrite_policy_output=algorithm.overwrite_policy_output,
         )
 
     def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
