@@ -18,7 +18,7 @@ from alf_lite.algorithms.parts.return_streams import ReturnStream
 from alf_lite.algorithms.parts.reward_weights import RewardWeights, make_reward_weights
 from alf_lite.algorithms.parts.transitions import sequence_priority
 from alf_lite.config import DefaultSettings, TrainerConfig
-from alf_lite.data_structures import BatchInfo, Experience, Field, TimeStep
+from alf_lite.data_structures import AlgStep, BatchInfo, Experience, Field, TimeStep
 from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     IdentityDataTransformer,
@@ -290,6 +290,20 @@ class RLContract(Algorithm):
         return nest.map_structure(
             lambda spec: spec.sample(batch_size).to(device), self._action_spec
         )
+
+    def random_step(
+        self, inputs: TimeStep, state: Nest, rollout_step: Callable[..., AlgStep]
+    ) -> AlgStep:
+        """A step by ``rollout_step``, perhaps a compiled one, with a random action.
+
+        The policy is asked all the same: its state goes on, and what it stores and the
+        random numbers that it draws are those of any other step. Not one that
+        ``skips_rollout_of_random_steps``.
+        """
+        if self.skips_rollout_of_random_steps:
+            return AlgStep(output=self.random_action(inputs), state=state)
+        step = rollout_step(inputs, state)
+        return step._replace(output=self.random_action(inputs))
 
     # Batches
 

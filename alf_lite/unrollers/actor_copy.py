@@ -90,12 +90,9 @@ class ActorCopy:
 
     def act(self, inputs: TimeStep, state: Nest) -> AlgStep:
         policy = self.policy
-        if self._acts_randomly and policy.skips_rollout_of_random_steps:
-            return AlgStep(output=policy.random_action(inputs), state=state)
-        step = policy.rollout_step(inputs, state)
         if self._acts_randomly:
-            step = step._replace(output=policy.random_action(inputs))
-        return step
+            return policy.random_step(inputs, state, policy.rollout_step)
+        return policy.rollout_step(inputs, state)
 
     def after_refresh(self) -> None:
         self._acts_randomly = self._state.apply()

@@ -134,19 +134,10 @@ class Collector:
         )
 
     def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
-        """``rollout_step``, or a random action while the replay buffer fills.
-
-        The policy is asked all the same: its state goes on, and what it stores and the
-        random numbers that it draws are those of any other step. Not one that
-        ``skips_rollout_of_random_steps``.
-        """
-        algorithm = self._algorithm
-        if self._acts_randomly and algorithm.skips_rollout_of_random_steps:
-            return AlgStep(output=algorithm.random_action(inputs), state=state)
-        step = self._rollout_step(inputs, state)
+        """``rollout_step``, or a random action while the replay buffer fills."""
         if self._acts_randomly:
-            step = step._replace(output=algorithm.random_action(inputs))
-        return step
+            return self._algorithm.random_step(inputs, state, self._rollout_step)
+        return self._rollout_step(inputs, state)
 
     # Collecting
 
