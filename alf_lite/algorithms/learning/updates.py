@@ -143,11 +143,8 @@ class UpdateLoop:
         if self._num_parts > 1:
             return self._update_in_parts(update, looks, wants_norms)
         losses = self._losses_of(update, looks)
-        norms = _step(
-            *(self._algorithm, self._optimizers, _total_loss(losses)),
-            functools.partial(self._explain, update),
-            wants_norms=wants_norms,
-        )
+        explain = functools.partial(self._explain, update)
+        norms = self._step.take(_total_loss(losses), explain, wants_norms=wants_norms)
         return losses, norms
 
     def run_passes(self, batch: TrainingBatch, *, num_bootstrap_rows: int) -> int:
@@ -205,9 +202,9 @@ class UpdateLoop:
         return int(self._num_steps(batch.valid, 1))
 
     @functools.cached_property
-    def _optimizers(self) -> list[Optimizer]:
-        """Of all parts; they stay the same once there was an update."""
-        return [optimizer for _, optimizer in self._algorithm.optimizers_of_run()]
+    def _step(self) -> GradientStep:
+        """Its optimizers stay the same once there was an update."""
+        return GradientStep(self._algorithm)
 
     def _after_update(self, losses: list[BatchLoss]) -> None:
         """Tells the algorithm, of the rows that were trained, and counts."""
@@ -223,19 +220,16 @@ class UpdateLoop:
     ) -> tuple[list[BatchLoss], list[Tensor]]:
         """One gradient step on the sum of the gradients of parts of the batch."""
         assert update.batch is not None, "no offline loss, as was checked"
-        algorithm, optimizers = self._algorithm, self._optimizers
 
         def loss_of(batch: TrainingBatch) -> BatchLoss:
             return self._losses_of(Update(batch), looks)[0]
 
+        step = self._step
         together = accumulate_gradient(
-            algorithm, update.batch, self._num_parts, loss_of, optimizers
+            self._algorithm, update.batch, self._num_parts, loss_of, step.optimizers
         )
         explain = functools.partial(self._explain, update)
-        norms = _apply(
-            *(algorithm, optimizers, together.loss_info, explain),
-            wants_norms=wants_norms,
-        )
+        norms = step.apply(together.loss_info, explain, wants_norms=wants_norms)
         return [together], norms
 
     def _update_by_graph(
@@ -252,11 +246,7 @@ class UpdateLoop:
     ) -> list[tuple[LossInfo, Nest]]:
         """One gradient step, of which nothing is recorded and nothing is read."""
         losses = self._losses_of(Update(*batches), self._always_looks)
-        _step(
-            *(self._algorithm, self._optimizers, _total_loss(losses), None),
-            wants_norms=False,
-            glances=False,
-        )
+        self._step.take(_total_loss(losses), wants_norms=False, glances=False)
         return [(part.loss_info, part.info) for part in losses]
 
     def _explain(self, update: Update) -> LossInfo:
@@ -305,87 +295,87 @@ def _total_loss(losses: Sequence[BatchLoss]) -> LossInfo:
 def update_with_gradient(
     algorithm: Algorithm, loss_info: LossInfo, *, wants_norms: bool = True
 ) -> list[Tensor]:
-    """One gradient step of every optimizer on ``loss_info.loss`` [].
+    """One :class:`GradientStep` on ``loss_info``."""
+    return GradientStep(algorithm).take(loss_info, wants_norms=wants_norms)
+
+
+class GradientStep:
+    """One step of every optimizer on a loss [].
 
     With several ranks, on the mean over the valid steps of all of them: ``num_valid``
     says how many there are here.
 
     Args:
         algorithm: whose parameters move, the root of a run or a part of it.
-        loss_info: ``loss`` [], and for messages its parts in ``extra``.
-        wants_norms: whether somebody looks at what is returned.
-
-    Returns:
-        The gradient norm [] of every optimizer before clipping; nothing if nobody
-        looks and none of them clips.
-
-    Raises:
-        DivergedError: if the loss or a gradient is NaN or infinite; no parameter
-            has changed then. On a GPU, if one of the last updates was so: it and those
-            after it have changed nothing, see :class:`UpdateGuard`.
     """
-    optimizers = [optimizer for _, optimizer in algorithm.optimizers_of_run()]
-    return _step(algorithm, optimizers, loss_info, None, wants_norms=wants_norms)
 
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self.optimizers = [each for _, each in algorithm.optimizers_of_run()]
 
-def _step(
-    algorithm: Algorithm,
-    optimizers: Sequence[Optimizer],
-    loss_info: LossInfo,
-    explain: Callable[[], LossInfo] | None,
-    *,
-    wants_norms: bool,
-    glances: bool = True,
-) -> list[Tensor]:
-    """See :func:`update_with_gradient`.
+    def take(
+        self,
+        loss_info: LossInfo,
+        explain: Callable[[], LossInfo] | None = None,
+        *,
+        wants_norms: bool,
+        glances: bool = True,
+    ) -> list[Tensor]:
+        """Moves the parameters by the gradient of ``loss_info.loss`` [].
 
-    Args:
-        algorithm: whose parameters move.
-        optimizers: that move them.
-        loss_info: of the update.
-        explain: computes it again with parts that were left out.
-        wants_norms: whether somebody looks at what is returned.
-        glances: False if the caller does, see :meth:`UpdateGuard.glance`.
-    """
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    loss = loss_info.loss
-    gradients.backward(loss)
-    norms = _apply(algorithm, optimizers, loss_info, explain, wants_norms=wants_norms)
-    guard = None if loss.is_cpu else algorithm.update_guard
-    if guard is not None and glances:
-        guard.glance(algorithm.name)
-    return norms
+        Args:
+            loss_info: of the update; for messages its parts are in ``extra``.
+            explain: computes it again with parts that were left out.
+            wants_norms: whether somebody looks at what is returned.
+            glances: False if the caller does, see :meth:`UpdateGuard.glance`.
 
+        Returns:
+            The gradient norm [] of every optimizer before clipping; nothing if nobody
+            looks and none of them clips.
 
-def _apply(
-    algorithm: Algorithm,
-    optimizers: Sequence[Optimizer],
-    loss_info: LossInfo,
-    explain: Callable[[], LossInfo] | None,
-    *,
-    wants_norms: bool,
-) -> list[Tensor]:
-    """Moves by the gradients that there are."""
-    loss = loss_info.loss.detach()
-    if ranks.size > 1:
-        loss = algorithm.average_gradients(loss, loss_info.num_valid)
-    norms: list[Tensor] = []
-    if wants_norms or any(optimizer.clips_gradients for optimizer in optimizers):
-        norms = [optimizer.clip_gradients() for optimizer in optimizers]
-    guard = None if loss.is_cpu else algorithm.update_guard
-    skip: Tensor | None = None
-    if guard is not None:
-        skip = guard.skip(loss, norms, optimizers)
-    if guard is None or guard.looks_at_once:
-        config = algorithm.config
-        checks = config is None or config.check_finite
-        if checks and not _is_finite(loss, norms, optimizers):
-            raise DivergedError(describe_divergence(algorithm, loss_info, explain))
-    interruption.parameters_changed = True
-    for optimizer in optimizers:
-        optimizer.apply_gradients(skip)
-    return norms
+        Raises:
+            DivergedError: if the loss or a gradient is NaN or infinite; no parameter
+                has changed then. On a GPU, if one of the last updates was so: it and
+                those after it have changed nothing, see :class:`UpdateGuard`.
+        """
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss, algorithm = loss_info.loss, self._algorithm
+        gradients.backward(loss)
+        norms = self.apply(loss_info, explain, wants_norms=wants_norms)
+        guard = None if loss.is_cpu else algorithm.update_guard
+        if guard is not None and glances:
+            guard.glance(algorithm.name)
+        return norms
+
+    def apply(
+        self,
+        loss_info: LossInfo,
+        explain: Callable[[], LossInfo] | None,
+        *,
+        wants_norms: bool,
+    ) -> list[Tensor]:
+        """As :meth:`take`, by the gradients that there are."""
+        algorithm, optimizers = self._algorithm, self.optimizers
+        loss = loss_info.loss.detach()
+        if ranks.size > 1:
+            loss = algorithm.average_gradients(loss, loss_info.num_valid)
+        norms: list[Tensor] = []
+        if wants_norms or any(optimizer.clips_gradients for optimizer in optimizers):
+            norms = [optimizer.clip_gradients() for optimizer in optimizers]
+        guard = None if loss.is_cpu else algorithm.update_guard
+        skip: Tensor | None = None
+        if guard is not None:
+            skip = guard.skip(loss, norms, optimizers)
+        if guard is None or guard.looks_at_once:
+            config = algorithm.config
+            checks = config is None or config.check_finite
+            if checks and not _is_finite(loss, norms, optimizers):
+                raise DivergedError(describe_divergence(algorithm, loss_info, explain))
+        interruption.parameters_changed = True
+        for optimizer in optimizers:
+            optimizer.apply_gradients(skip)
+        return norms
 
 
 def _is_finite(
