@@ -19,11 +19,7 @@ from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
-from alf_lite.replay_buffers.replay_settings import (
-    ReplayOptions,
-    check_replay_settings,
-    windows_per_update,
-)
+from alf_lite.replay_buffers.replay_settings import ReplayOptions, windows_per_update
 from alf_lite.utils import summary
 from alf_lite.utils.ranks import ranks
 
@@ -49,8 +45,7 @@ class OwnReplay:
         num_environments: int,
         declared: DefaultSettings,
     ) -> None:
-        check_replay_settings(config, num_environments, num_history_steps)
-        assert config.mini_batch_length is not None, "just checked"
+        assert config.mini_batch_length is not None, "as was checked"
         self._config = config
         self.num_history_steps = num_history_steps
         self._num_environments = num_environments
