@@ -10,16 +10,13 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.batch_loss import BatchLoss
-from alf_lite.algorithms.learning.training_batches import (
-    TrainingBatch,
-    flat_steps,
-    parts_of,
-)
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, parts_of
 from alf_lite.data_structures import LossInfo
 from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import normalizes_by_batch
 from alf_lite.optimizers.optimizer import Optimizer
 from alf_lite.utils.losses import losses_of_part
+from alf_lite.utils.tensor_utils import flatten_outer
 
 
 def with_batch_statistics(
@@ -43,7 +40,7 @@ def _with_info(batch: TrainingBatch, info: nest.Nest) -> TrainingBatch:
     if batch.flat == ():
         return batch._replace(rollout_info=info)
     inputs, _, state = batch.flat
-    return batch._replace(rollout_info=info, flat=(inputs, flat_steps(info), state))
+    return batch._replace(rollout_info=info, flat=(inputs, flatten_outer(info), state))
 
 
 def accumulate_gradient(

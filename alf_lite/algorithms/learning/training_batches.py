@@ -16,6 +16,7 @@ from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.row_layout import PackedSteps
+from alf_lite.utils.tensor_utils import flatten_outer
 
 Nest = Any
 
@@ -42,7 +43,7 @@ class TrainingBatch(NamedTuple):
 
     def flattened(self) -> Nest:
         """(inputs, rollout_info, state) of a mini-batch, with all steps in a row."""
-        return flat_steps(self[:3]) if self.flat == () else self.flat
+        return flatten_outer(self[:3]) if self.flat == () else self.flat
 
     def rows(self, begin: int, end: int | None) -> TrainingBatch:
         """Steps ``begin`` to ``end`` (exclusive) of a time-major mini-batch."""
@@ -52,16 +53,6 @@ class TrainingBatch(NamedTuple):
         steps = self._replace(batch_info=(), flat=())
         cut = nest.map_structure(lambda t: t[begin:end], steps)
         return cut._replace(batch_info=batch_info)
-
-
-def flat_steps(values: Nest) -> Nest:
-    """[T, B, ...] → [T·B, ...], views if possible."""
-
-    def flatten(leaf: Tensor) -> Tensor:
-        # A squeeze takes half of the time.
-        return leaf.squeeze(0) if len(leaf) == 1 else leaf.flatten(0, 1)
-
-    return nest.map_structure(flatten, values)
 
 
 def transpose(batch: Nest) -> Nest:
