@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import reduction
 from typing import Any, NamedTuple
 
+from alf_lite.errors import ConfigError
+
 
 class _FromConfig(NamedTuple):
     """Stands for a value that the configuration binds."""
@@ -89,6 +91,38 @@ def load(dumped: bytes) -> Arrived:
         }
         value = dataclasses.replace(value, **values)
     return Arrived(value, shipment.config_scope, has_config=True)
+
+
+def dump_for(what: str, value: Any, bound_fields: Mapping[str, str]) -> bytes:
+    """As :func:`dump`; ``what`` begins the message if that is not possible.
+
+    Raises:
+        ConfigError: for whatever pickle raises.
+    """
+    try:
+        return dump(value, bound_fields)
+    except Exception as error:
+        raise ConfigError(
+            f"{what} cannot be sent to their processes: {type(error).__name__}: "
+            f"{error}. Use classes and functions defined at the top level of a module, "
+            "or bind them in a conf."
+        ) from error
+
+
+def load_for(what: str, dumped: bytes) -> Arrived:
+    """As :func:`load`, the other side of :func:`dump_for`.
+
+    Raises:
+        ConfigError: if something in it cannot be imported in this process.
+    """
+    try:
+        return load(dumped)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{what} cannot be imported in their processes: {type(error).__name__}: "
+            f"{error}. Define it at the top level of a module that is installed, or "
+            "that PYTHONPATH finds."
+        ) from error
 
 
 def needs_main_module(dumped: bytes) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 from alf_lite.config import TrainerConfig
 from alf_lite.config import shipping as config_shipping
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import AlfLiteError, ConfigError, WorkerError
+from alf_lite.errors import AlfLiteError, WorkerError
 from alf_lite.policies.evaluator import EpisodeRecording, EvalResult
 from alf_lite.processes.child_main import error_of
 from alf_lite.processes.child_process import ChildDiedError, ChildGroup, start_server
@@ -87,15 +87,8 @@ class EvaluationProcess:
             seed=env_seed,
             recording=recording,
         )
-        try:
-            dumped = config_shipping.dump(recipe, _BOUND_FIELDS)
-        except Exception as error:
-            raise ConfigError(
-                "TrainerConfig.async_eval: what the evaluation is made of cannot be "
-                f"sent to its process: {type(error).__name__}: {error}. Use classes "
-                "and functions defined at the top level of a module, or bind them in a "
-                "conf."
-            ) from error
+        what = "TrainerConfig.async_eval: what evaluations are made of"
+        dumped = config_shipping.dump_for(what, recipe, _BOUND_FIELDS)
         specs = {name: TensorSpec.from_tensor(t) for name, t in policy.items()}
         self._settings = EvalWorkerSettings(dumped, specs)
         self._timeout = config.worker_timeout_seconds

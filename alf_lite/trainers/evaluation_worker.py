@@ -215,14 +215,7 @@ class _Teller:
 
 
 def _build(recipe: bytes) -> EvalParts:
-    try:
-        arrived = config_shipping.load(recipe)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            "what the evaluation is made of cannot be imported in its process: "
-            f"{type(error).__name__}: {error}. Define it at the top level of a module "
-            "that is installed, or that PYTHONPATH finds."
-        ) from error
+    arrived = config_shipping.load_for("what evaluations are made of", recipe)
     with gin.config_scope(arrived.config_scope or None):
         return arrived.value()
 

@@ -15,7 +15,6 @@ from alf_lite.config import shipping as config_shipping
 from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
-from alf_lite.errors import ConfigError
 from alf_lite.processes.ray_cluster import check_reachable
 from alf_lite.unrollers.process_pool import warm_up
 from alf_lite.unrollers.unroll_worker import WorkerParts
@@ -150,14 +149,9 @@ def create_remote_environment(
         data_transformer_ctor=config.data_transformer_ctor,
         create_env=create_env,
     )
-    try:
-        dumped = config_shipping.dump(recipe, _BOUND_FIELDS)
-    except Exception as error:
-        raise ConfigError(
-            "TrainerConfig.async_unroll: what the workers build cannot be sent to "
-            f"their processes: {type(error).__name__}: {error}. Use classes and "
-            "functions defined at the top level of a module, or bind them in a conf."
-        ) from error
+    dumped = config_shipping.dump_for(
+        "TrainerConfig.async_unroll: what the workers build", recipe, _BOUND_FIELDS
+    )
     if config.unroll_engine == "ray":
         check_reachable(config.ray_address)
     else:

@@ -198,14 +198,7 @@ class UnrollWorker:
 
 
 def _build(settings: WorkerSettings) -> WorkerParts:
-    try:
-        arrived = config_shipping.load(settings.recipe)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            "what the run is made of cannot be imported in a worker: "
-            f"{type(error).__name__}: {error}. Define it at the top level of a module "
-            "that is installed, or that PYTHONPATH finds."
-        ) from error
+    arrived = config_shipping.load_for("what the workers build", settings.recipe)
     recipe: Recipe = arrived.value
     number = settings.options.first_worker + settings.worker_index
     with (
