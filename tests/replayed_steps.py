@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -89,7 +89,7 @@ def update(algorithm: RLAlgorithm, steps: TimeStep, num_updates: int = 1) -> Los
     """Updates on the windows; the loss of the last one."""
     batch = batch_of(algorithm, steps)
     for _ in range(num_updates):
-        loss_info, info = batch_loss(algorithm, batch)
+        loss_info, info = LossFunction(algorithm)(batch)
         update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
     return loss_info

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.replay_batches import read_windows
 from alf_lite.algorithms.learning.training_batches import time_major, transpose
 from alf_lite.algorithms.parts.critics import UpdateCounter
@@ -65,6 +65,7 @@ class DatasetEvaluator:
         assert algorithm.env is not None, "it trains"
         self._algorithm = algorithm
         self._config = config
+        self._loss = LossFunction(algorithm, offline=True)
         self._buffers = []
         # Training from a replay buffer, which was set up, wants it.
         assert config.mini_batch_length is not None
@@ -130,7 +131,7 @@ class DatasetEvaluator:
         valid = valid_steps(experience.time_step.step_type)
         own = self._own_metrics(experience, valid)
         batch = time_major(algorithm.preprocess(experience, valid, info))
-        loss_info, _ = batch_loss(algorithm, batch, offline=True)
+        loss_info, _ = self._loss(batch)
         trained = batch.valid[self._config.burn_in_length :]
         values: dict[str, Any] = {"loss": loss_info.loss}
         for path, value in nest.flatten_with_path(loss_info.extra):

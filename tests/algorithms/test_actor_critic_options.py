@@ -15,7 +15,7 @@ from alf_lite.algorithms.crossq_algorithm import CrossqAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.edac_algorithm import EdacAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
-from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.oac_algorithm import OacAlgorithm
 from alf_lite.algorithms.parts.critics import (
@@ -334,7 +334,7 @@ def test_a_loss_that_is_only_looked_at_needs_no_slope(cls, options):
     for context in (contextlib.nullcontext, torch.no_grad):
         torch.manual_seed(0)
         with context():
-            losses.append(batch_loss(algorithm, batch)[0].loss)
+            losses.append(LossFunction(algorithm)(batch)[0].loss)
     torch.testing.assert_close(*losses)
 
 

@@ -16,7 +16,7 @@ from alf_lite.algorithms.crossq_algorithm import CrossqAlgorithm
 from alf_lite.algorithms.entropy_target import EntropyTarget, SGDEntropyTarget
 from alf_lite.algorithms.gail_reward import GailReward
 from alf_lite.algorithms.icm_reward import IcmReward
-from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import time_major
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.ppg_algorithm import PPGAlgorithm
@@ -74,7 +74,7 @@ def trainable(row: Row, case: Case, **more):
 def update(row: Row, algorithm, case: Case) -> None:
     _, batch = make_batch(row, algorithm, case)
     torch.manual_seed(3)
-    loss_info, info = batch_loss(algorithm, batch)
+    loss_info, info = LossFunction(algorithm)(batch)
     update_with_gradient(algorithm, loss_info)
     algorithm.after_update(batch.inputs, info)
 
@@ -154,7 +154,7 @@ def test_actions_on_their_bounds_have_a_finite_likelihood_and_gradient(name, net
     steps.prev_action[:] = torch.tensor(ACTIONS["box"].maximum)
     experience, valid = Experience(time_step=steps), steps.step_type != StepType.LAST
     batch = time_major(algorithm.preprocess(experience, valid, BatchInfo()))
-    loss_info, info = batch_loss(algorithm, batch)
+    loss_info, info = LossFunction(algorithm)(batch)
     log_prob = info.imitation_loss if name == "BC" else info.log_prob
     assert (log_prob.abs() < 1000).all()
     loss_info.loss.backward()

@@ -7,7 +7,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm, DdpgState
-from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
@@ -80,13 +80,13 @@ def test_an_actor_with_its_own_optimizer_may_pause():
     )
     batch = batch_of(algorithm, windows(BOX))
     actor = [p.clone() for p in algorithm._policy.parameters()]
-    loss_info, info = batch_loss(algorithm, batch)
+    loss_info, info = LossFunction(algorithm)(batch)
     norms = update_with_gradient(algorithm, loss_info)
     algorithm.after_update(batch.inputs, info)
     assert norms[0] == 0
     assert all(map(torch.equal, actor, algorithm._policy.parameters()))
     assert loss_info.extra.actor_loss == ()
-    update_with_gradient(algorithm, batch_loss(algorithm, batch)[0])
+    update_with_gradient(algorithm, LossFunction(algorithm)(batch)[0])
     assert not all(map(torch.equal, actor, algorithm._policy.parameters()))
 
 

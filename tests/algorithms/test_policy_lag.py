@@ -21,7 +21,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo,
 )
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
-from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, time_major
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.data_structures import BatchInfo, Experience, TimeStep
@@ -111,7 +111,7 @@ def learnt_value(algorithm, steps: Experience) -> list[float]:
     table = algorithm._value_network.values
     optimizer = torch.optim.SGD([table], lr=0.5)
     for _ in range(300):
-        loss, _ = batch_loss(algorithm, batch_of(algorithm, steps))
+        loss, _ = LossFunction(algorithm)(batch_of(algorithm, steps))
         optimizer.zero_grad()
         loss.loss.backward()
         if table.grad.abs().max() < 1e-6:
@@ -123,7 +123,7 @@ def learnt_value(algorithm, steps: Experience) -> list[float]:
 def improvement(algorithm, steps: Experience) -> Tensor:
     """What one episode adds to the logits of action 1, [state]."""
     batch = batch_of(algorithm, steps)
-    loss, _ = batch_loss(algorithm, batch)
+    loss, _ = LossFunction(algorithm)(batch)
     loss.loss.backward()
     gradient = algorithm._policy._network.values.grad * batch.valid.sum() / 100
     torch.testing.assert_close(gradient[:, 0], -gradient[:, 1])

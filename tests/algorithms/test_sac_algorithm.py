@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.action_vectors import Entropies
@@ -97,7 +97,7 @@ def test_the_temperature_holds_the_entropy_at_its_target():
 
 
 def test_entropies_of_parts_that_are_not_there_are_left_out():
-    loss_info, _ = batch_loss(sac(BOX), batch_of(sac(BOX), windows(BOX)))
+    loss_info, _ = LossFunction(sac(BOX))(batch_of(sac(BOX), windows(BOX)))
     assert loss_info.extra.entropy.discrete == ()
     assert isinstance(loss_info.extra.alpha, Entropies)
     assert len(nest.flatten(loss_info.extra.alpha)) == 1

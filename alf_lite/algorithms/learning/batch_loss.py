@@ -143,13 +143,6 @@ def _counted(
     return loss_info._replace(num_valid=valid.count_nonzero()), info
 
 
-def batch_loss(
-    algorithm: Algorithm, batch: TrainingBatch, *, offline: bool = False
-) -> tuple[LossInfo, Nest]:
-    """See :class:`LossFunction`: the loss of one mini-batch."""
-    return LossFunction(algorithm, offline=offline)(batch)
-
-
 def info_of_steps(algorithm: Algorithm, batch: TrainingBatch) -> Nest:
     """What ``train_step`` says now about a batch [B, T, ...]: infos [B, T, ...]."""
     return transpose(LossFunction(algorithm).info(time_major(batch))[0])
