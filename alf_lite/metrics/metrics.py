@@ -185,12 +185,16 @@ class MetricSet(Sequence[Metric]):
 
     def results(self) -> dict[str, float]:
         """All numbers there are by now, named as in ``AverageEnvInfo/last/success``."""
-        named = {
+        named = self.all_results()
+        return {name: value for name, value in named.items() if not math.isnan(value)}
+
+    def all_results(self) -> dict[str, float]:
+        """`results` and, as NaN, the numbers that no episode has given yet."""
+        return {
             leaf_name(metric.name, path, "/"): value
             for metric in self._metrics
             for path, value in nest.flatten_with_path(metric.result())
         }
-        return {name: value for name, value in named.items() if not math.isnan(value)}
 
     def share(self) -> None:
         """Makes the numbers those of all ranks, which call it at the same time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ class EarlyStop(Hook):
         self._threshold = threshold
         self._patience = patience
         self._sign = -1.0 if lower_is_better else 1.0
-        self._best: float | None = None
+        self._best = -math.inf
         self._num_without_better = 0
 
     def before_train(self, training: Training) -> None:
@@ -92,14 +93,12 @@ class EarlyStop(Hook):
             return
         score = self._sign * number_of(result.numbers, self._name, "EarlyStop")
         self._num_without_better += 1
-        if self._best is None or score > self._best:
+        if self._best < score < math.inf:  # which NaN is not
             self._best, self._num_without_better = score, 0
         self._stop_if_due(training)
 
     def _stop_if_due(self, training: Training) -> None:
         best, threshold = self._best, self._threshold
-        if best is None:
-            return
         if threshold is not None and best >= self._sign * threshold:
             training.request_stop(
                 f"EarlyStop: {self._name} {self._sign * best:.4g} reaches "
@@ -112,12 +111,11 @@ class EarlyStop(Hook):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        if self._best is None:
-            return {}
         return {"best": self._best, "num_without_better": self._num_without_better}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._best = float(state["best"])
+        best = float(state["best"])
+        self._best = best if math.isfinite(best) else -math.inf
         self._num_without_better = int(state["num_without_better"])
 
 
@@ -198,9 +196,7 @@ class Curriculum(Hook):
             if numbers:
                 self._look(training, numbers)
         elif training.run.iterations % self._interval == 0:
-            numbers = training.algorithm.metrics.results()
-            if "AverageReturn" in numbers or self._name in numbers:
-                self._look(training, numbers)
+            self._look(training, training.algorithm.metrics.all_results())
         if summary.should_record():
             summary.scalar("curriculum/level", self.level)
 
@@ -208,10 +204,10 @@ class Curriculum(Hook):
         num_episodes = training.algorithm.metrics.tracker.num_episodes
         if self.level == len(self._thresholds):
             return
-        if num_episodes - self._num_episodes_before < self._min_episodes:
+        if num_episodes - self._num_episodes_before < max(self._min_episodes, 1):
             return
         score = number_of(numbers, self._name, "Curriculum")
-        if score < self._thresholds[self.level]:
+        if not self._thresholds[self.level] <= score < math.inf:  # nor is it NaN
             return
         self.level += 1
         # Episodes that are open now have begun at the old level: they end as any, but

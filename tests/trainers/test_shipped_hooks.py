@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.environments import create_environment
 from alf_lite.errors import ConfigError, EnvError
+from alf_lite.metrics.episode_metric import EpisodeMetric
 from alf_lite.policies import evaluator
 from alf_lite.policies.evaluator import EvalResult
 from alf_lite.trainers import evaluation_worker
@@ -71,7 +73,7 @@ def test_evaluations_are_wanted(train, hook):
     ],
 )
 def test_early_stops(train, scripted, options, last, reason):
-    heights = [9.0, 2.0, 5.0, 1.0, 3.0, 9.0, 9.0]
+    heights = [9.0, math.nan, 5.0, 1.0, 3.0, 9.0, 9.0]
     hook = functools.partial(EarlyStop, "EnvInfo/last/height", **options)
     config = {"num_iterations": 20, "num_checkpoints": 20, **EVALUATE}
     scripted(*heights)
@@ -80,6 +82,9 @@ def test_early_stops(train, scripted, options, last, reason):
     assert reason in result.stop_reason
     scripted(*heights)
     assert train(hooks=[hook()], **config).iterations == last  # nothing is added
+    stop = hook()
+    stop.load_state_dict({"best": math.nan, "num_without_better": 1})  # an older one
+    assert stop.state_dict()["best"] == -math.inf
 
 
 def test_nonsense_is_refused():
@@ -153,6 +158,21 @@ def test_a_level_is_judged_by_the_episodes_that_have_begun_there(make_trainer):
     trainer = make_trainer("run", hooks=[hook], create_env=ladders, **config)
     assert trainer.train().average_return == pytest.approx(1.0)
     assert hook.level == 1
+
+
+class Unknown(EpisodeMetric):
+    def value(self, time_step):
+        return torch.full(time_step.step_type.shape, math.nan)
+
+
+@pytest.mark.parametrize("score", ["Unknown", "eval/EnvInfo/last/height"])
+def test_a_level_waits_for_a_number(make_trainer, scripted, score):
+    scripted(*[math.nan] * 9)
+    levels = [{"env.height": 3.0}, {"env.height": 1.0}]
+    hook = Curriculum(levels, [-9.0], score, min_episodes=0, interval=1)
+    config = {"create_env": ladders, "num_iterations": 8, "metric_ctors": [Unknown]}
+    make_trainer("run", hooks=[hook], **config, **EVALUATE).train()
+    assert hook.level == 0
 
 
 def test_a_setting_that_there_is_not_ends_the_run_before_it_begins(train):
