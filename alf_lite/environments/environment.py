@@ -40,6 +40,7 @@ class Environment(abc.ABC):
     # Whether a row belongs to two sides in turn, so that what follows is the other's:
     # discounts are then -1 while an episode goes on, and 1 where a side moves again.
     has_negative_discounts: bool = False
+    rows_per_frame = 1  # of one game, whose agents are rows and are drawn together
     # Against whom it is played, if an episode is a game against opponents.
     opposition: Opposition | None = None
 

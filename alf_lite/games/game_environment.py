@@ -106,6 +106,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         # [G, L]: which seats the rows are, and those whose next step is not their move
         self._seats = np.tile(np.arange(num_learners), (len(self._rows), 1))
         self._is_last = np.zeros(self._seats.shape, bool)
+        self.rows_per_frame = num_learners
         self._opponents: Opponents | None = None
         self._opponent_ids = np.zeros(len(self._rows), np.int64)  # [G]
 

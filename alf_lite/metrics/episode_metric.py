@@ -101,9 +101,10 @@ class EpisodeFold:
     def __init__(self, metric: EpisodeMetric, batch_size: int) -> None:
         self.metric = metric
         self._fold = _FOLDS[metric.reduction]
-        # Not known before a FIRST step.
-        self.folded = np.full(batch_size, math.nan)
-        self.lengths = np.zeros(batch_size)
+        self.folded = np.zeros(batch_size)
+        # NaN: there is none. Known from a FIRST step on; an agent that waits for others
+        # goes on with LAST steps.
+        self.lengths = np.full(batch_size, math.nan)
 
     def add(self, time_step: TimeStep, env_ids: np.ndarray) -> np.ndarray:
         """Takes in [T, B, ...] steps of these environments.
@@ -116,9 +117,10 @@ class EpisodeFold:
         ended = []
         for step_type, value in zip(step_types, values, strict=True):
             self._add(step_type, value, env_ids)
-            is_last = step_type == StepType.LAST
-            if is_last.any():
-                ended.append(self.current()[env_ids][is_last])
+            is_end = (step_type == StepType.LAST) & ~np.isnan(self.lengths[env_ids])
+            if is_end.any():
+                ended.append(self.current()[env_ids][is_end])
+                self.lengths[env_ids[is_end]] = math.nan
         return np.concatenate(ended) if ended else np.zeros(0)
 
     def add_step(self, time_step: TimeStep) -> None:
@@ -134,7 +136,7 @@ class EpisodeFold:
 
     def drop_open(self) -> None:
         """Forgets the open episodes: their ends are not counted."""
-        self.folded[:] = math.nan
+        self.lengths[:] = math.nan
 
     def _add(self, step_type: np.ndarray, value: np.ndarray, env_ids: Any) -> None:
         is_first = step_type == StepType.FIRST
@@ -185,7 +187,7 @@ class RecentEpisodes:
     def observe(self, time_step: TimeStep, env_ids: np.ndarray) -> None:
         """Takes in raw time steps [T, B, ...] of these environments [B]."""
         ended = self._fold.add(time_step, env_ids)
-        # What began before the first step that was seen is not known.
+        # In some it may not be known.
         self._recent.append(ended[~np.isnan(ended)][:, None])
 
     def drop_open_episodes(self) -> None:

@@ -52,7 +52,7 @@ class Metric(ABC):
 
 
 class NumberOfEpisodes(Metric):
-    """The number of LAST steps."""
+    """The number of episodes that have ended."""
 
     def result(self) -> int:
         return self._tracker.num_episodes

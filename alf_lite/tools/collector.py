@@ -158,7 +158,8 @@ def import_function(name: str) -> Callable[[TimeStep], Nest]:
 class Amount(abc.ABC):
     """How much is collected: decides step by step which environments take part.
 
-    Of every environment the first so many steps are kept.
+    Of every environment the first so many steps are kept, without those of an agent
+    that waits for the others of its game.
     """
 
     def begin(self, batch_size: int) -> None:
@@ -166,8 +167,10 @@ class Amount(abc.ABC):
         self._is_open = np.ones(batch_size, np.bool_)
 
     @abc.abstractmethod
-    def take(self, is_first: np.ndarray, is_last: np.ndarray) -> np.ndarray:
-        """[B], which of the new steps [B] are kept."""
+    def take(
+        self, is_first: np.ndarray, is_last: np.ndarray, waits: np.ndarray
+    ) -> np.ndarray:
+        """[B], which of the new steps [B] are kept: none of an agent that waits."""
 
     @property
     def is_complete(self) -> bool:
@@ -197,8 +200,10 @@ class NumSteps(Amount):
         super().begin(batch_size)
         self._remaining = self._num_env_steps
 
-    def take(self, is_first: np.ndarray, is_last: np.ndarray) -> np.ndarray:
-        kept = self._is_open.copy()
+    def take(
+        self, is_first: np.ndarray, is_last: np.ndarray, waits: np.ndarray
+    ) -> np.ndarray:
+        kept = self._is_open & ~waits
         counted = kept & ~is_first
         if not self._whole_episodes:
             # Of the last ones only so many, those of the first environments.
@@ -228,8 +233,10 @@ class NumEpisodes(Amount):
         self._remaining = quotas(batch_size, self._num_episodes)
         self._is_open = self._remaining > 0
 
-    def take(self, is_first: np.ndarray, is_last: np.ndarray) -> np.ndarray:
-        kept = self._is_open
+    def take(
+        self, is_first: np.ndarray, is_last: np.ndarray, waits: np.ndarray
+    ) -> np.ndarray:
+        kept = self._is_open & ~waits
         self._remaining = self._remaining - (kept & is_last)
         self._is_open = self._remaining > 0
         return kept
@@ -348,7 +355,7 @@ class _Steps:
         self.num_env_steps = 0  # those that are not FIRST
         self._amount = amount
         self._spec = experience_spec(env)
-        self._lengths = np.zeros(env.batch_size, np.int64)
+        self._kept: list[np.ndarray] = []  # [B] each
         self._ends_with_first = np.zeros(env.batch_size, np.bool_)
         self._chunks: list[Experience] = []  # [T, B, ...] each, on the CPU
         self._time_steps: list[TimeStep] = []  # [B, ...] each
@@ -357,18 +364,20 @@ class _Steps:
     def add(self, time_step: TimeStep, action: Nest = None) -> None:
         """Takes in a step and, unless it is the first, the action that led to it."""
         step_type = time_step.step_type.numpy(force=True)
-        is_first = step_type == StepType.FIRST
+        is_first, is_last = step_type == StepType.FIRST, step_type == StepType.LAST
+        waits = np.zeros_like(is_last)
         if self._time_steps:
             self._actions.append(action)
             before = self._time_steps[-1].step_type
-            is_cut = is_first & (before.numpy(force=True) != StepType.LAST)
+            was_last = before.numpy(force=True) == StepType.LAST
+            is_cut, waits = is_first & ~was_last, is_last & was_last
             if is_cut.any():  # the environment has failed
                 before[torch.from_numpy(is_cut).to(before.device)] = int(StepType.LAST)
         if len(self._actions) == _CHUNK_LENGTH:
             self._stack()
         self._time_steps.append(time_step)
-        kept = self._amount.take(is_first, step_type == StepType.LAST)
-        self._lengths += kept
+        kept = self._amount.take(is_first, is_last, waits)
+        self._kept.append(kept)
         self.num_env_steps += int((kept & ~is_first).sum())
         self._ends_with_first[kept] = is_first[kept]
 
@@ -378,16 +387,19 @@ class _Steps:
         newest = self._time_steps[-1]
         self._actions.append(nest.map_structure(torch.zeros_like, newest.prev_action))
         self._stack()
-        lengths = self._lengths - self._ends_with_first
+        kept = np.stack(self._kept)  # [T, B]
+        newest = len(kept) - 1 - kept[::-1].argmax(0)  # [B]
+        kept[newest, range(len(newest))] &= ~self._ends_with_first
+        lengths = kept.sum(0)
         buffer = ReplayBuffer(self._spec, len(lengths), max(1, int(lengths.max())))
         first = 0
         while self._chunks:
             chunk = self._chunks.pop(0)
-            chunk = _without_unused_actions(chunk, lengths - 1 - first)
+            chunk = _without_unused_actions(chunk, newest - first)
             size = len(chunk.time_step.step_type)
-            for env_id, length in enumerate(np.clip(lengths - first, 0, size)):
-                if length:
-                    rows = slice(0, int(length)), slice(env_id, env_id + 1)
+            for env_id, is_kept in enumerate(kept[first : first + size].T):
+                if is_kept.any():
+                    rows = torch.from_numpy(is_kept), slice(env_id, env_id + 1)
                     column = nest.map_structure(lambda t, rows=rows: t[rows], chunk)
                     buffer.add_batch(column, torch.tensor([env_id]), time_major=True)
             first += size

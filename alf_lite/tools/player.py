@@ -177,6 +177,7 @@ class EpisodeRecorder:
         self._env = env
         self._video = video
         self._missing = quotas(env.batch_size, num_episodes)
+        self._was_last = np.zeros(env.batch_size, dtype=bool)
         self._num_shown = 0  # known with the first step
         self._episode = np.zeros(env.batch_size, dtype=int)  # the first one is 1
         self._length = np.zeros(env.batch_size, dtype=int)
@@ -195,14 +196,21 @@ class EpisodeRecorder:
             self._lines = self._words(time_step)
         if not self._num_shown:
             self._num_shown = self._how_many()
-        open_rows = np.flatnonzero(self._missing[: self._num_shown]).tolist()
-        if open_rows:
-            frames = self._env.render_rows(open_rows)
-            for b, frame in zip(open_rows, frames, strict=True):
-                assert frame is not None, b
-                self._draw(b, frame)
+        shown = np.flatnonzero(self._is_open()[: self._num_shown]).tolist()
+        if shown:
+            frames = self._env.render_rows(shown)
+            for i, frame in zip(shown, frames, strict=True):
+                assert frame is not None, i
+                self._draw(i, frame)
             self._video.add(self._canvas)
-        self._missing -= (self._missing > 0) & time_step.is_last().numpy(force=True)
+        is_last = time_step.is_last().numpy(force=True)
+        # An agent that waits for the others has LAST steps, of which the first one ends
+        self._missing -= (self._missing > 0) & is_last & ~self._was_last
+        self._was_last = is_last
+
+    def _is_open(self) -> np.ndarray:
+        """Whether episodes are missing, of each environment or game that is drawn."""
+        return np.any(self._missing.reshape(-1, self._env.rows_per_frame), axis=1)
 
     def _count(self, time_step: TimeStep) -> None:
         is_first = time_step.is_first().numpy(force=True)
@@ -215,7 +223,7 @@ class EpisodeRecorder:
 
     def _how_many(self) -> int:
         """The environments that play episodes and can be drawn."""
-        wanted = int((self._missing > 0).sum())
+        wanted = int(self._is_open().sum())
         number = min(wanted, num_environments_drawn(self._env))
         if number < wanted:
             _logger.warning(
@@ -228,9 +236,10 @@ class EpisodeRecorder:
         return number
 
     def _draw(self, index: int, frame: np.ndarray) -> None:
+        row = index * self._env.rows_per_frame
         text = (
-            f"episode {self._episode[index]}  step {self._length[index]}  "
-            f"return {self._total[index]:.2f}"
+            f"episode {self._episode[row]}  step {self._length[row]}  "
+            f"return {self._total[row]:.2f}"
         )
         if not self._shape:
             self._shape = frame.shape
@@ -239,7 +248,7 @@ class EpisodeRecorder:
                 f"environment {index} of {self._env.name} draws a frame of shape "
                 f"{frame.shape}, those before were {self._shape}: they make no video"
             )
-        lines = [text, *self._lines[index : index + 1]]
+        lines = [text, *self._lines[row : row + 1]]
         picture = np.asarray(captioned(frame, lines, frame.shape[0]))
         height, width = picture.shape[:2]
         num_columns = math.ceil(math.sqrt(self._num_shown))

@@ -144,7 +144,6 @@ class LevelReplay(Hook):
         advantage = _advantage(batch.rollout_info)[:, :-1]
         valid = batch.valid[:, :-1].numpy()
         reward = nest.map_structure(Tensor.numpy, steps.reward)[:, 1:]
-        step_type = steps.step_type[:, 1:].numpy()
         level = steps.env_info["level"][:, 1:].numpy().astype(np.int64)
         gain = np.abs(advantage)
         if self._score == "positive_value_loss":
@@ -160,7 +159,9 @@ class LevelReplay(Hook):
         self._open[:, steps.step_type[:, 0].numpy() == StepType.FIRST] = 0.0
         sums = np.concatenate([self._open[..., None], parts], axis=2).cumsum(2)
         begin = np.zeros_like(self._open)
-        for b, t in np.argwhere(step_type == StepType.LAST):
+        is_last = steps.step_type.numpy() == StepType.LAST
+        # An agent that waits for the others has LAST steps, of which the first one ends
+        for b, t in np.argwhere(is_last[:, 1:] & ~is_last[:, :-1]):
             total = sums[:, b, t + 1] - begin[:, b]
             begin[:, b] = sums[:, b, t + 1]
             self._add_episode(int(level[b, t]), *total.tolist())

@@ -21,10 +21,13 @@ from alf_lite.games.folded_environment import FoldedEnvironment
 from alf_lite.games.league import League
 from alf_lite.games.opponents import OnePlyOpponent, Opponent, RandomOpponent
 from alf_lite.games.policy_opponents import PolicyOpponent
+from alf_lite.metrics.episode_metric import EpisodeMetric
 from alf_lite.metrics.recent_games import RecentGames
 from alf_lite.optimizers import Adam
 from alf_lite.policies.evaluator import evaluate
 from alf_lite.testing.environment_contract import EnvironmentContract
+from alf_lite.tools.collector import NumEpisodes, RandomPolicy, collect
+from alf_lite.tools.player import EpisodeRecorder
 
 
 class Walkers:
@@ -300,6 +303,44 @@ def test_games_are_drawn_in_the_mode_that_is_asked_for(make_game):
     with create_environment("", 2, env_ctor=make) as env:
         env.reset(seed=0)
         assert env.num_rendered == 1
+
+
+class Length(EpisodeMetric):
+    def value(self, time_step):
+        return torch.ones(time_step.step_type.shape)
+
+
+def test_an_agent_that_waits_has_ended_once(caplog):
+    env = FoldedEnvironment(4, lambda: Drawn("rgb_array"), seed=0)
+    config = TrainerConfig(
+        num_iterations=3,
+        unroll_length=10,  # games of 3 steps and the FIRST one
+        random_seed=0,
+        metric_ctors=[functools.partial(Length, "sum")],
+    )
+    algorithm = PPOAlgorithm(env=env, config=config)
+    algorithm.train_iter()
+    algorithm.train_iter()
+    # As a run that is resumed between the two LAST steps of a game
+    saved = algorithm.metrics.state_dict()
+    algorithm.metrics.reset()
+    algorithm.metrics.load_state_dict(saved)
+    algorithm.train_iter()
+    results = algorithm.metrics.results()
+    assert results["NumberOfEpisodes"] == 4 * 7 + 2  # two are out in the eighth games
+    assert results["Length"] == results["AverageEpisodeLength"]
+    del saved["was_last"]  # an older one
+    algorithm.metrics.load_state_dict(saved)
+
+    buffer = collect(env, RandomPolicy(env), NumEpisodes(8), seed=0)
+    assert buffer.sizes.tolist() == [2 * 3, 2 * 4] * 2
+
+    frames = []
+    video = types.SimpleNamespace(add=lambda frame: frames.append(frame.shape))
+    one = FoldedEnvironment(1, lambda: Drawn("rgb_array"), seed=0)
+    evaluate(algorithm, one, 4, on_step=EpisodeRecorder(algorithm, one, video, 4))
+    assert len(frames) == 2 * 4
+    assert "draws 1 of" not in caplog.text
 
 
 def test_what_cannot_be_folded_is_told():

@@ -83,6 +83,9 @@ def test_an_episode_is_scored_over_the_unrolls_that_it_takes():
     one = batch_of([[F, L, F]], [[4.0] * 3], [[0.0] * 3], [[1.5, 9, 9]])
     other.observe(one)  # with another number of environments
     assert other.scores[[3, 4]].tolist() == [2.0, 1.5]
+    # As long as an agent waits for others, the episode has ended
+    other.observe(batch_of([[L, L, L]], [[4.0] * 3], [[9.0] * 3], [[9.0] * 3]))
+    assert other.scores[4] == 1.5
 
 
 def test_probabilities_are_those_of_the_paper():
