@@ -161,7 +161,10 @@ class EpisodeTracker:
         self._latest: _Records | None = None  # with what waits, if somebody has asked
         self._num_env_steps = 0
         self._num_episodes = 0
-        self._was_last = np.zeros(batch_size, bool)  # the step before
+        # Whether the step before was LAST; saved where agents wait for others with LAST
+        # steps, of which the first one ends the episode.
+        self._was_last = np.zeros(batch_size, bool)
+        self._some_wait = False
         # Of the other ranks, when they were last asked: their numbers of steps and of
         # episodes, and of the recorded ones the number and the sums.
         self._elsewhere = np.zeros(3 + sum(self._records.record_sizes))
@@ -203,9 +206,10 @@ class EpisodeTracker:
             return
         num_first = int(np.count_nonzero(steps.is_first))
         self._num_env_steps += steps.is_first.size - num_first
-        # An agent that waits for the others has LAST steps, of which the first one ends
         was_last = np.concatenate((self._was_last[None, steps.env_ids], steps.is_last))
-        self._num_episodes += int(np.count_nonzero(steps.is_last & ~was_last[:-1]))
+        waits = steps.is_last & was_last[:-1]
+        self._num_episodes += int(np.count_nonzero(steps.is_last & ~waits))
+        self._some_wait |= bool(waits.any())
         self._was_last[steps.env_ids] = was_last[-1]
         self._latest = None
         if self._waiting and not self._are_waiting(steps.env_ids):
@@ -291,12 +295,15 @@ class EpisodeTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later results depend on, as ints and tensors."""
+        arrays = self._records.arrays()
+        if self._some_wait:
+            arrays["was_last"] = self._was_last
         return {
             "num_env_steps": self._num_env_steps,
             "num_episodes": self._num_episodes,
             "num_recorded": self._records.recorded.num_appended,
             **self._waiting_state(),
-        } | {name: torch.tensor(a) for name, a in self._arrays().items()}
+        } | {name: torch.tensor(a) for name, a in arrays.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues where ``state_dict`` was taken.
@@ -305,16 +312,16 @@ class EpisodeTracker:
             CheckpointError: if entries or shapes differ; nothing has changed then.
         """
         expected = self.state_dict()
-        # Older ones had looked at all, and counted every LAST step.
-        was_last = torch.zeros(len(self._was_last), dtype=torch.bool)
-        older = {"waiting": (), "waiting_ids": (), "was_last": was_last}
-        state_dict = {**older, **state_dict}
+        # Older ones had looked at all.
+        state_dict = {"waiting": (), "waiting_ids": (), **state_dict}
+        was_last = state_dict.pop("was_last", None)
+        expected.pop("was_last", None)
         if state_dict.keys() != expected.keys():
             raise CheckpointError(
                 f"metrics: expected the entries {sorted(expected)}, "
                 f"got {sorted(state_dict)}"
             )
-        arrays = self._arrays()
+        arrays = self._records.arrays()
         for name, array in arrays.items():
             saved: Tensor = state_dict[name]
             if tuple(saved.shape) != array.shape:
@@ -327,15 +334,14 @@ class EpisodeTracker:
         waiting = self._read_waiting(state_dict["waiting"], state_dict["waiting_ids"])
         for name, array in arrays.items():
             array[...] = state_dict[name].numpy()
+        self._some_wait = was_last is not None
+        self._was_last[:] = was_last if self._some_wait else False
         self._num_env_steps = int(state_dict["num_env_steps"])
         self._num_episodes = int(state_dict["num_episodes"])
         self._records.recorded.num_appended = int(state_dict["num_recorded"])
         self._drop_waiting()
         if waiting is not None:
             self._waiting, self._num_waiting = [waiting], len(waiting.is_first)
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {**self._records.arrays(), "was_last": self._was_last}
 
     def _waiting_state(self) -> dict[str, Tensor]:
         """The steps that wait, [T, B, fields], and their environments [B]."""
