@@ -333,7 +333,8 @@ class Checkpointer:
         if step == "best" and not is_damaged:
             return [
                 "none has a score: it is the evaluation during training that gives one "
-                "(TrainerConfig.evaluate)"
+                "(TrainerConfig.evaluate), or the hook BestModel where the weights of "
+                "the reward are learned"
             ]
         if resumable:
             return ["none of these holds what training needs to continue"]

@@ -41,7 +41,7 @@ FACTS = {
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
         "all_environments",  # their number, on all ranks
     },
-    "hooks": {"hooks_of_environments"},
+    "hooks": {"hooks_of_environments", "learns_reward_weights"},
     "schedules": {"algorithm", "schedules", "schedule_of_share"},
     # Of one rank
     "replay": {"num_environments", "num_history_steps", "windows"},
@@ -494,6 +494,15 @@ RULES = (
         ),
         "TrainerConfig.async_unroll: the environments are in other processes, where "
         "{found} cannot change them. Leave one of them out.",
+    ),
+    Rule(
+        lambda learns_reward_weights, early_stop_return, early_stop_patience: (
+            learns_reward_weights
+            and (early_stop_return is not None or early_stop_patience is not None)
+        ),
+        "TrainerConfig.early_stop_return and early_stop_patience compare returns, and "
+        "LagrangianRewardWeights weighs them anew all the time. Use the hook EarlyStop "
+        'with a part of the reward: EarlyStop.score = "AverageReturn/0".',
     ),
     # How it replays
     Rule(

@@ -94,6 +94,7 @@ class EvalResult(NamedTuple):
             "MinReturn": self.min,
             "MaxReturn": self.max,
             "AverageEpisodeLength": self.mean_length,
+            **self.mean_parts,
             **{f"EnvInfo/{name}": value for name, value in self.info.items()},
             **{
                 f"Games/{name}": value
@@ -108,13 +109,22 @@ class EvalResult(NamedTuple):
         """What is best where it is largest.
 
         In games against opponents it is the mean outcome, in which every opponent and
-        every seat counts alike, and elsewhere the mean return.
+        every seat counts alike, and elsewhere the mean return; on data alone the loss
+        with a minus sign.
         """
+        if not self.returns:
+            return -self.losses["loss"]
         return game_results.score_of(self.games) if self.games else self.mean
 
     @property
     def mean(self) -> float:
         return float(np.mean(self.returns or math.nan))
+
+    @property
+    def mean_parts(self) -> dict[str, float]:
+        """``AverageReturn/d`` of every part of a reward of several dimensions."""
+        means = np.mean(self.return_vectors or [[]], axis=0).tolist()
+        return {f"AverageReturn/{d}": mean for d, mean in enumerate(means)}
 
     @property
     def std(self) -> float:

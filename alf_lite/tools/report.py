@@ -99,7 +99,8 @@ def evaluation_lines(result: EvalResult) -> list[str]:
             f"score {result.score:+.3f} (mean outcome over opponents and seats), "
             f"{episodes} (mean length {result.mean_length:.1f})"
         )
-    infos = [f"{name}: {value:.4g}" for name, value in result.info.items()]
+    numbers = {**result.mean_parts, **result.info}
+    infos = [f"{name}: {value:.4g}" for name, value in numbers.items()]
     others = [*game_results.result_lines(result.games), *infos]
     return [f"Evaluation:   {first}", *(f"              {line}" for line in others)]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from alf_lite.algorithms.parts.reward_weights import learns_reward_weights
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
@@ -44,7 +45,8 @@ class RunEvaluations:
         signals: end an evaluation at once, because it can take long.
         show: called with the numbers of steps and of episodes so far, and of those that
             are wanted.
-        score: of a result, larger is better; decides which policy is the best.
+        score: of a result, larger is better; decides which policy is the best. None
+            leaves that to ``EvalResult.score``.
         recording: of videos, if any are wanted.
     """
 
@@ -55,7 +57,7 @@ class RunEvaluations:
         seed: int,
         signals: StopSignals,
         show: Callable[[int, int, int], None],
-        score: Callable[[EvalResult], float],
+        score: Callable[[EvalResult], float | None],
         recording: EpisodeRecording | None = None,
     ) -> None:
         if not ranks.is_first:  # which evaluates for all
@@ -84,6 +86,7 @@ class RunEvaluations:
 
     def set_up(self, algorithm: RLAlgorithm) -> None:
         """Loads the held-out data and starts the process, if the config wants them."""
+        self._returns_compare = not learns_reward_weights(algorithm)
         sources = self._config.evaluation_sources
         if sources:
             self._data = DatasetEvaluator(algorithm, self._config, sources)
@@ -239,6 +242,8 @@ class RunEvaluations:
         if result.returns and self._reaches_threshold(result.mean):
             run.early_stop_score = result.mean
         score = self._score(result)
+        if score is None:
+            score = result.score if self._returns_compare else math.nan
         # A resumed run may know a best one that it has yet to make again.
         best = run.best_iteration or 0
         if result.iterations > best:

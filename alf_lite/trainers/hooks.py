@@ -99,7 +99,7 @@ class Hook:
 
         None leaves that to the other hooks; without any it is ``EvalResult.score``, the
         mean return or that of games, or, on held-out data alone, the loss with a minus
-        sign.
+        sign. Where the weights of the reward are learned, none is the best then.
         """
         return None
 
@@ -143,7 +143,7 @@ class Hooks:
         """What is recorded of evaluations, if a hook wants it."""
         return next((hook.recording for hook in self._hooks if hook.recording), None)
 
-    def score(self, result: EvalResult) -> float:
+    def score(self, result: EvalResult) -> float | None:
         """What the first hook says that has an opinion, see ``Hook.score``.
 
         Raises:
@@ -160,7 +160,7 @@ class Hooks:
                     f"{type(hook).__name__}.score must return a number or None, got "
                     f"{shorten(score)}"
                 ) from error
-        return result.score if result.returns else -result.losses["loss"]
+        return None
 
     def finish(self, training: Training, error: BaseException | None) -> None:
         """Calls ``after_train`` of every hook, even if others raise.

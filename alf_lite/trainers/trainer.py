@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from alf_lite.algorithms.parts.reward_weights import learns_reward_weights
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, rules
 from alf_lite.config import files as config_files
@@ -240,6 +241,7 @@ class Trainer:
                 plan.config,
                 "hooks",
                 hooks_of_environments=self._hooks.of_environments(),
+                learns_reward_weights=learns_reward_weights(self.algorithm),
             )
             env = self.algorithm.env
             num_environments = 0 if env is None else ranks.size * env.batch_size

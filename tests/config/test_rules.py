@@ -272,9 +272,11 @@ def test_what_is_idle_without_a_switch_gets_its_default():
 
 def test_hooks_that_change_environments_need_them_here():
     given = config(async_unroll=True)
-    rules.check(given, "hooks", hooks_of_environments=[])
+    facts = {"hooks_of_environments": [], "learns_reward_weights": False}
+    rules.check(given, "hooks", **facts)
+    facts["hooks_of_environments"] = ["LevelReplay"]
     with pytest.raises(ConfigError, match="where LevelReplay cannot change them"):
-        rules.check(given, "hooks", hooks_of_environments=["LevelReplay"])
+        rules.check(given, "hooks", **facts)
 
 
 def test_sequences_divide_an_unroll_before_anything_is_collected():

@@ -29,6 +29,7 @@ class RewardWeights(nn.Module):
     """
 
     weights: Tensor | None
+    are_learned = False  # whether training changes them
 
     def __init__(
         self, reward_spec: TensorSpec, weights: Sequence[float] | None = None
@@ -118,6 +119,7 @@ class LagrangianRewardWeights(RewardWeights, SharedStatistics):
             weights could become 0.
     """
 
+    are_learned = True
     _multipliers: Tensor  # [D]
     _thresholds: Tensor  # [D], -inf where there is none
 
@@ -204,6 +206,14 @@ class LagrangianRewardWeights(RewardWeights, SharedStatistics):
         if self._normalize:
             weights = weights / weights.sum()
         self.weights.copy_(weights)  # type: ignore[union-attr]
+
+
+def learns_reward_weights(algorithm: nn.Module) -> bool:
+    """Whether an algorithm changes the weights, so that its returns do not compare."""
+    return any(
+        isinstance(part, RewardWeights) and part.are_learned
+        for part in algorithm.modules()
+    )
 
 
 def make_reward_weights(
