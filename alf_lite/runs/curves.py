@@ -171,14 +171,14 @@ def nothing_logged(run: Path) -> str:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """``root`` if it is a run, else all runs below it, by name.
+    """``root`` if it is a run, else all runs below it, by name; each of them once.
 
     Raises:
         ConfigError: if there is none.
     """
     if not root.is_dir():
         raise ConfigError(f"there is no directory {root}")
-    found = []
+    found: dict[str, Path] = {}
     seen = set()  # links may lead in circles
     for directory, folders, files in os.walk(root, followlinks=True):
         place = os.path.realpath(directory)
@@ -186,17 +186,21 @@ def find_runs(root: Path) -> list[Path]:
             folders.clear()
             continue
         if any(name in files for name in _FILES_OF_A_RUN):
-            found.append(Path(directory))
+            found.setdefault(place, Path(directory))
             folders.clear()
         else:
             seen.add(place)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        # What a run is called comes before the links to it.
+        folders[:] = sorted(
+            (name for name in folders if not name.startswith(".")),
+            key=lambda name: (os.path.islink(os.path.join(directory, name)), name),
+        )
     if not found:
         raise ConfigError(
             f"{root} holds no run. A run is a directory with {METRICS}.jsonl, which "
             "train and Trainer(..., root_dir) write."
         )
-    return found
+    return sorted(found.values())
 
 
 def _curves_of(rows: Iterable[Row]) -> dict[str, Curve]:

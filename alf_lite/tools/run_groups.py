@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,15 +99,16 @@ def read_runs(operands: Iterable[str]) -> tuple[list[LoggedRun], list[str]]:
         ConfigError: if there is nothing.
         DataError: if none of the runs has logged anything.
     """
-    found: dict[tuple[Path, str], None] = {}
+    found: dict[tuple[str, str], Path] = {}  # however it is spelled, a run is one
     for operand in operands:
         label, path = _split(operand)
         for folder in _folders(path):
-            found |= dict.fromkeys((run, label) for run in find_runs(folder))
+            for run in find_runs(folder):
+                found.setdefault((os.path.realpath(run), label), run)
     if not found:
         raise ConfigError("no RUN is given: name runs, folders of runs, or patterns")
     runs, notes = [], []
-    for root_dir, label in found:
+    for (_, label), root_dir in found.items():
         try:
             curves = Curves(root_dir)
         except DataError as error:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from alf_lite.bin import compare
+from alf_lite.runs.curves import find_runs
 from tests.logged_runs import write_run
 
 
@@ -40,6 +41,17 @@ def test_one_environment_is_compared_in_its_own_units(runs, capsys, tmp_path):
     with table.open(newline="") as file:
         scores = [float(row["score"]) for row in csv.DictReader(file)]
     assert scores == [1000, 1500, 2000, 2000, 2500, 3000]
+
+
+def test_a_run_is_one_by_whatever_path(runs, capsys, monkeypatch):
+    (runs / "A-latest").symlink_to("b-Large-v1-2")
+    (runs / "more").mkdir()
+    (runs / "more/best").symlink_to("../b-Large-v1-1")
+    assert [p.name for p in find_runs(runs)[:2]] == ["a-Large-v1-0", "a-Large-v1-1"]
+    assert len(find_runs(runs)) == 12
+    monkeypatch.chdir(runs)
+    lines = run(capsys, "b-Large-v1-0", runs / "b-Large-v1-0", "b-*Large*", "more")
+    assert lines[2].split()[:3] == ["Large-v1", "b", "3"]
 
 
 def test_several_environments_are_put_on_one_scale(runs, capsys):
