@@ -40,9 +40,31 @@ class BestModel(Hook):
         super().__init__(priority)
         self._name = score
         self._sign = -1.0 if lower_is_better else 1.0
+        self._goes_on = False
 
     def before_train(self, training: Training) -> None:
         _check_evaluates(self, training)
+        run = training.run
+        if run.best_score is not None and not self._goes_on:
+            _logger.warning(
+                "BestModel: the best policy so far, that of iteration %s, has %.4g by "
+                "another number, or of an earlier version. Scores by %s are compared "
+                "with that, too.",
+                run.best_iteration,
+                run.best_score,
+                self._name,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"score": self._name, "lower_is_better": self._sign < 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state != self.state_dict():
+            raise ValueError(
+                f"the best policy so far is that by {state}, and scores by "
+                f"{self.state_dict()} do not compare with that"
+            )
+        self._goes_on = True
 
     def score(self, result: EvalResult) -> float:
         return self._sign * number_of(result.numbers, self._name, type(self).__name__)

@@ -10,7 +10,7 @@ import torch
 
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.environments import create_environment
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.metrics.episode_metric import EpisodeMetric
 from alf_lite.policies import evaluator
 from alf_lite.policies.evaluator import EvalResult
@@ -48,6 +48,24 @@ def test_the_best_model_by_another_number(train, tmp_path, scripted, lower, step
     result = train(hooks=[hook], **EVALUATE)
     assert best_step(tmp_path) == step
     assert result.best_score == (-1.0 if lower else 5.0)
+
+
+def test_a_resumed_run_compares_one_number(train, scripted, caplog):
+    scripted(*range(20))
+    config = {**EVALUATE, "num_iterations": 4}
+    train(hooks=[BestModel("EnvInfo/last/height")], **config)
+    config["num_iterations"] = 8
+    for other in (
+        BestModel("AverageReturn"),
+        BestModel("EnvInfo/last/height", lower_is_better=True),
+    ):
+        with pytest.raises(CheckpointError, match=r"the best policy so far is that by"):
+            train(hooks=[other], **config)
+    train(hooks=[BestModel("EnvInfo/last/height")], **config)
+    assert "compared with" not in caplog.text
+    train("other", **{**config, "num_iterations": 4})
+    train("other", hooks=[BestModel("EnvInfo/last/height")], **config)
+    assert "Scores by EnvInfo/last/height are compared with that" in caplog.text
 
 
 def test_a_number_that_there_is_not_is_named(train, scripted):
