@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _PANEL_SIZE = 6.4, 3.8  # inches
 _PANELS_PER_ROW = 2
-_NUM_REACHED = 3  # points whose mean reaches a threshold
 
 
 class Line(NamedTuple):
@@ -31,6 +30,7 @@ class Line(NamedTuple):
     middle: np.ndarray  # [P]
     low: np.ndarray  # [P], of the band
     high: np.ndarray  # [P]
+    reached: float | None  # where it comes to the threshold
 
 
 class Panel(NamedTuple):
@@ -92,13 +92,16 @@ def _panels(
         if not curves:
             continue
         aligned = run_groups.align(curves, axis, values.smooth)
+        reached = None
         if group.label in values.flat:
             aligned = run_groups.first_place(aligned)
+        elif values.threshold is not None:
+            reached = run_groups.reached_at(curves, axis, middle_of, values.threshold)
         middle = low = high = middle_of(aligned.values)
         if len(curves) > 1:
             low, high = statistics.bootstrap_interval(middle_of, aligned.values)
         panel = panels.setdefault(group.environment, Panel(group.environment, tag, []))
-        panel.lines.append(Line(group, aligned, middle, low, high))
+        panel.lines.append(Line(group, aligned, middle, low, high, reached))
     if not panels:
         raise DataError(f"no run has a finite number for {tag!r}")
     return list(panels.values())
@@ -116,25 +119,12 @@ def _panel_lines(panel: Panel, axis_name: str, values: Any) -> list[str]:
         text = f"  {line.group.label:<{width}}  {statistic} {line.middle[-1]:.4g}"
         if line.aligned.values.shape[1] > 1:
             text += f" [{line.low[-1]:.4g}, {line.high[-1]:.4g}]"
-        if values.threshold is not None:
-            place = reached_at(line.aligned.x, line.middle, values.threshold)
+        if values.threshold is not None and line.group.label not in values.flat:
             text += f", {values.threshold:g} " + (
-                "never" if place is None else f"at {place:,.0f}"
+                "never" if line.reached is None else f"at {line.reached:,.0f}"
             )
         lines.append(f"{text}; {line.aligned.note}")
     return lines
-
-
-def reached_at(x: np.ndarray, middle: np.ndarray, threshold: float) -> float | None:
-    """The first place where the mean of some points is ``threshold`` or more.
-
-    These are the point there and those before it, so that a lucky one does not decide.
-    """
-    for index in range(len(x)):
-        recent = middle[max(0, index + 1 - _NUM_REACHED) : index + 1]
-        if recent.mean() >= threshold:
-            return float(x[index])
-    return None
 
 
 def _write_table(file: str, panels: Iterable[Panel], axis: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ AXES = {
 }
 
 _MAX_POINTS = 200
+_NUM_REACHED = 3  # points of a run whose mean comes to a threshold
 _GROUPINGS = ("auto", "conf", "environment", "algorithm", "folder", "run")
 # Settings that do not change what is learned, or only how long.
 _NOT_COMPARED = {
@@ -317,6 +318,24 @@ def first_place(aligned: Aligned) -> Aligned:
     """Only what there was at the first place, as before the first step."""
     note = f"{aligned.note.partition(',')[0]}, at {aligned.x[0]:,.0f}"
     return Aligned(aligned.x[:1], aligned.values[:1], note)
+
+
+def reached_at(
+    curves: Sequence[Curve],
+    axis: str,
+    middle_of: Callable[[np.ndarray], np.ndarray],
+    threshold: float,
+) -> float | None:
+    """The first place where a group comes to ``threshold``, if there is one.
+
+    Each run counts with the mean of three of its points, of one and the two before it,
+    so that a lucky one does not decide.
+    """
+    aligned = align(curves, axis, _NUM_REACHED)
+    places = [_increasing(curve, axis, 1)[0][:_NUM_REACHED] for curve in curves]
+    begin = min(max(x[-1] for x in places), aligned.x[-1])
+    is_there = (middle_of(aligned.values) >= threshold) & (aligned.x >= begin)
+    return float(aligned.x[is_there.argmax()]) if is_there.any() else None
 
 
 def finite_curves(group: Group, tag: str) -> list[Curve]:

@@ -115,7 +115,14 @@ def test_the_table_says_how_good_each_group_is(runs, capsys, tmp_path):
     lines = run(capsys, f"{runs}/lr*", f"--output={table}", "--threshold=45")
     assert lines[0] == "CartPole-v1: eval/AverageReturn over environment steps"
     assert lines[1].startswith("  lr = 0.1  mean 40 [40, 40], 45 never; 2 runs")
-    assert lines[2].startswith("  lr = 0.2  mean 79.5 [79, 80], 45 at 30; 2 runs")
+    assert lines[2].startswith("  lr = 0.2  mean 79.5 [79, 80], 45 at 40; 2 runs")
+    # Places of runs lie between those of others: one lucky point of each is not three
+    for seed in range(5):
+        points = [(1000 * i + 7 * seed, 100.0 * (i in (0, 5))) for i in range(10)]
+        write_run(runs / f"lucky/{seed}", points)
+    for options, reached in ((["--threshold=90"], "90 never"), ([], "")):
+        line = run(capsys, runs / "lucky", f"--output={table}", *options)[1]
+        assert f"{reached}; 5 runs" in line
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["group"] == "lr = 0.1"
