@@ -101,6 +101,7 @@ def _scores(
     from alf_lite.tools import run_groups
 
     found: dict[str, dict[str, np.ndarray]] = {}
+    steps_in: dict[str, list[int]] = {}  # environment -> at the ends of all runs
     for group in groups:
         curves = run_groups.finite_curves(group, tag)
         if len(curves) < len(group.runs):
@@ -110,14 +111,23 @@ def _scores(
         if curves:
             ends = [c.values[np.isfinite(c.values)][-last:].mean() for c in curves]
             found.setdefault(group.label, {})[group.environment] = np.array(ends)
-            steps = [c.env_steps[-1] for c in curves]
-            if max(steps) > 1.1 * min(steps):
+            unknown = sum(not np.isfinite(c.values[-last:]).all() for c in curves)
+            if unknown:
                 notes.append(
-                    f"The runs of {group.label} end between {min(steps):,} and "
-                    f"{max(steps):,} environment steps."
+                    f"{unknown} of {len(curves)} runs of {group.label} end with NaN: "
+                    "earlier points count in its place."
                 )
+            steps_in.setdefault(group.environment, []).extend(
+                int(c.env_steps[-1]) for c in curves
+            )
     if not found:
         raise DataError(f"no run has a finite number for {tag!r}")
+    for environment, steps in steps_in.items():
+        if max(steps) > 1.1 * min(steps):
+            notes.append(
+                f"The runs in {environment} end between {min(steps):,} and "
+                f"{max(steps):,} environment steps."
+            )
     return [Scores(label, raw, dict(raw)) for label, raw in found.items()]
 
 

@@ -312,7 +312,7 @@ class Sweeping:
     def _score(self, end: RunEnd) -> float | None:
         score = end.score
         if self._setup.metric:
-            values = [v for _, v in _curve(end.run.root_dir, self._setup.metric)]
+            values = list(_values(end.run.root_dir, self._setup.metric))
             score = values[-1] if values else None
         return score if score is not None and math.isfinite(score) else None
 
@@ -350,9 +350,10 @@ class Sweeping:
         trial, seed = self._by_run[run.name]
         self._check_used(trial, run.root_dir)
         if self._setup.prune and trial.state == OPEN and seed == self._setup.seeds[0]:
-            curve = list(_curve(run.root_dir, self._setup.metric or EVALUATION))
+            values = _values(run.root_dir, self._setup.metric or EVALUATION)
+            curve = [value for value in values if math.isfinite(value)]
             known = self._num_reported.get(trial.number, 0)
-            for step, (_, value) in enumerate(curve[known:], start=known + 1):
+            for step, value in enumerate(curve[known:], start=known + 1):
                 self._num_reported[trial.number] = step
                 if self._method.should_prune(trial.number, step, value):
                     trial.state = PRUNED
@@ -375,9 +376,9 @@ class Sweeping:
             )
 
 
-def _curve(root_dir: Path, tag: str) -> Iterator[tuple[int, float]]:
-    """Environment steps and values of a tag, where it is a number."""
+def _values(root_dir: Path, tag: str) -> Iterator[float]:
+    """What was logged of a tag; NaN where it was no finite number."""
     for row in rows_of(root_dir, METRICS, needed=()):
-        value = row.get(tag)
-        if isinstance(value, int | float):
-            yield int(row.get("env_steps", 0)), float(value)
+        if tag in row:
+            value = row[tag]
+            yield float(value) if isinstance(value, int | float) else math.nan

@@ -67,6 +67,15 @@ def test_several_environments_are_put_on_one_scale(runs, capsys):
     assert "note: Small-v1: 0.5 counts as 0 and 1.5 as 1." in lines
 
 
+def test_ends_that_do_not_compare_are_told(runs, capsys):
+    assert not [x for x in run(capsys, runs) if "end" in x and x.startswith("note")]
+    write_run(runs / "c-0", [(0, 1.0), (500, 2.0)], conf="c", env="Small-v1")
+    write_run(runs / "c-1", [(0, 1.0), (500, None)], conf="c", env="Small-v1")
+    lines = "\n".join(run(capsys, runs))
+    assert "The runs in Small-v1 end between 100 and 500 environment steps." in lines
+    assert "1 of 2 runs of c end with NaN: earlier points count in its place." in lines
+
+
 def test_a_single_run_has_no_interval_and_a_single_group_no_pair(runs, capsys):
     lines = run(capsys, runs / "a-Small-v1-0")
     assert lines[2].split() == ["Small-v1", "a", "1", "1", "1", "1", "1"]

@@ -45,7 +45,8 @@ score = -abs(math.log10(float(settings.get("Adam.lr", 1e-3))) + 3) + gamma + 0.1
 with (root / "metrics.jsonl").open("a") as file:
     for step in range(3):
         row = {"iteration": step, "env_steps": step, "eval/AverageReturn": score}
-        file.write(json.dumps({**row, "other": -score}) + "\\n")
+        row |= {"other": -score, "shaky": None if step == 2 else score}
+        file.write(json.dumps(row) + "\\n")
 if gamma == 0.5:
     print("error: a pole fell", flush=True)
     sys.exit(4)
@@ -120,6 +121,13 @@ def test_another_curve_is_minimized(tmp_path, search, capsys):
     assert search(*flags, "--num_trials=7") == 0
     assert saved(tmp_path)[:5] == trials
     assert len(saved(tmp_path)) == 7
+
+
+def test_a_metric_that_ends_with_nan_is_no_score(tmp_path, search):
+    search(LR, "--num_trials=1", "--metric=shaky")
+    (trial,) = saved(tmp_path)
+    assert (trial["state"], trial["score"]) == ("failed", None)
+    assert "its last shaky is no finite number" in trial["message"]
 
 
 def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, search, capsys):
