@@ -305,8 +305,7 @@ class Algorithm(OptimizerOwner):
             valid: [T, B] bool, the steps that counted.
 
         Returns:
-            A bool, or [] bool. On a GPU nobody waits for that: the remaining updates
-            are computed, and those that it skips change no parameter.
+            A bool, or [] bool, for which the host waits on a GPU.
         """
         return False
 
@@ -314,7 +313,7 @@ class Algorithm(OptimizerOwner):
 
     @property
     def update_guard(self) -> UpdateGuard | None:
-        """Keeps updates that diverge or were stopped from the parameters.
+        """Keeps updates that diverge from the parameters.
 
         None on the CPU, where the host looks at each.
         """
@@ -326,12 +325,6 @@ class Algorithm(OptimizerOwner):
                 interval=100 if config is None else config.check_finite_interval,
             )
         return self._update_guard
-
-    def begin_updates(self) -> None:
-        """The updates of an iteration begin: none of them is stopped."""
-        guard = self.update_guard
-        if guard is not None:
-            guard.begin()
 
     def raise_late_errors(self) -> None:
         """Waits for a GPU and raises what has been found there, and not told yet.

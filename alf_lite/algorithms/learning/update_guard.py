@@ -1,4 +1,4 @@
-"""Keeps updates on a device from the parameters, without the host looking at them."""
+"""Keeps updates that diverge from the parameters, without the host looking at them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from alf_lite.utils.devices import DeviceFlag
 
 
 class UpdateGuard:
-    """Says on the device which updates change nothing.
+    """Says on the device that updates change nothing.
 
-    On the CPU, a loss that is not finite raises before a parameter has changed, and
-    early stopping leaves a loop. On a GPU either would wait for every update. There the
-    optimizers are told, on the device, to leave everything as it is: for good after the
-    first loss or gradient that is not finite, and for the rest of an iteration after
-    its updates were stopped.
+    On the CPU, a loss that is not finite raises before a parameter has changed. On a
+    GPU that would wait for every update. There the optimizers are told, on the device,
+    to leave everything as it is after the first loss or gradient that is not finite.
 
     Args:
         device: of the parameters.
@@ -35,24 +33,11 @@ class UpdateGuard:
         self._interval = interval
         self._num_unseen = 0  # updates since the last glance
         self._diverged = DeviceFlag(device)
-        with torch.inference_mode(False):
-            self._stopped = torch.zeros((), device=device)
-        self._may_be_stopped = False
 
     @property
     def looks_at_once(self) -> bool:
         """Whether every update is waited for, so that messages say what was wrong."""
         return self.checks_finite and self._interval == 1
-
-    def begin(self) -> None:
-        """The updates of an iteration begin: none of them is stopped."""
-        if self._may_be_stopped:
-            self._stopped.zero_()
-
-    def stop(self, now: Tensor) -> None:
-        """Has all updates skipped until :meth:`begin`, if ``now`` [] is true."""
-        self._may_be_stopped = True
-        self._stopped.copy_(torch.maximum(self._stopped, now.to(torch.float32)))
 
     def skip(
         self, loss: Tensor, norms: Sequence[Tensor], optimizers: Sequence[Optimizer]
@@ -67,9 +52,8 @@ class UpdateGuard:
         Returns:
             [] float32 on the device, 0 or 1; None if none is ever skipped.
         """
-        skip = self._stopped if self._may_be_stopped else None
         if not self.checks_finite:
-            return skip
+            return None
         if norms:
             numbers = torch.stack([loss, *norms])
             happens = numbers.isfinite().all().logical_not()
@@ -78,8 +62,7 @@ class UpdateGuard:
             for optimizer in optimizers:
                 optimizer.mark_non_finite(mark)
             happens = mark != 0
-        diverged = self._diverged.add(happens)
-        return diverged if skip is None else torch.maximum(diverged, skip)
+        return self._diverged.add(happens)
 
     def glance(self, name: str) -> None:
         """After an update: says if one is known to have diverged. Does not wait.

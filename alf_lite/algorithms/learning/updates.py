@@ -115,7 +115,6 @@ class UpdateLoop:
         records = summary.should_record()
         asks_all = ranks.size > 1 and asks_all_ranks()
         norms: list[Tensor] = []
-        algorithm.begin_updates()
         for left, update in zip(reversed(range(num_updates)), updates, strict=True):
             may_be_last = not left or algorithm.stops_updates_early
             is_recorded = records and may_be_last
@@ -128,7 +127,9 @@ class UpdateLoop:
                 if update_priority is not None:
                     update_priority(part.batch.batch_info, part.loss_info.priority)
                 num_steps += self._num_steps(part.batch.valid, num_bootstrap_rows)
-            if algorithm.stops_updates_early and self._is_stopped_by(losses[0]):
+            if algorithm.stops_updates_early and algorithm.should_stop_updates(
+                losses[0].loss_info, losses[0].batch.valid
+            ):  # the host waits for it: so nothing at all changes after that
                 break
         if records or asks_all:
             summarize_update(algorithm, self._config, losses, norms)
@@ -167,16 +168,6 @@ class UpdateLoop:
         num_rows, batch_size = valid.shape
         return (num_rows - num_bootstrap_rows) * batch_size
 
-    def _is_stopped_by(self, part: BatchLoss) -> bool:
-        """Whether the remaining updates are left out; on a GPU they change nothing."""
-        algorithm = self._algorithm
-        stop = algorithm.should_stop_updates(part.loss_info, part.batch.valid)
-        guard = algorithm.update_guard
-        if guard is None or isinstance(stop, bool):
-            return bool(stop)
-        guard.stop(stop)
-        return False
-
     def run_on_rollout(self, batch: TrainingBatch) -> int:
         """One update by what ``rollout_step`` returned, through its own graph.
 
@@ -191,7 +182,6 @@ class UpdateLoop:
             algorithm.calc_loss(info), batch.valid, counts=ranks.size > 1
         )
         records = summary.should_record()
-        algorithm.begin_updates()
         norms = update_with_gradient(algorithm, loss_info, wants_norms=records)
         algorithm.after_update(batch.inputs, info)
         self.num_updates += 1
