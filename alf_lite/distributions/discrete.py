@@ -22,6 +22,8 @@ from alf_lite.fast import is_exactly
 from alf_lite.tensor_specs import BoundedTensorSpec, num_categories
 from alf_lite.utils.tensor_utils import DeviceConstants, sum_event
 
+_TINY = torch.finfo(torch.float32).tiny
+
 
 class Categorical(ActionDistribution):
     """One of n categories, numbered from ``minimum``.
@@ -63,7 +65,7 @@ class Categorical(ActionDistribution):
         logits = self.logits.detach()
         if sample_shape:
             logits = logits.expand(*sample_shape, *logits.shape)
-        return self._action(_sample_index(logits))
+        return self._action(sample_index(logits))
 
     def log_prob(self, value: Tensor) -> Tensor:
         return _log_prob_of_index(self.logits, self._index(value))
@@ -192,7 +194,7 @@ class MultiCategorical(ActionDistribution):
         rows = self.layout.to_rows(self.logits.detach())
         if sample_shape:
             rows = rows.expand(*sample_shape, *rows.shape)
-        return self.layout.to_action(_sample_index(rows))
+        return self.layout.to_action(sample_index(rows))
 
     def log_prob(self, value: Tensor) -> Tensor:
         rows = self.layout.to_rows(self.logits)
@@ -275,13 +277,14 @@ class MultiBernoulli(ActionDistribution):
         return self.num_event_dims
 
 
-def _sample_index(logits: Tensor) -> Tensor:
+def sample_index(logits: Tensor) -> Tensor:
     """[..., n] → [...], a draw from softmax(logits): argmax of logits + Gumbel noise.
 
-    The noise −log(−log u), u in [0, 1), never is +inf, so that a category that was
-    ruled out is never drawn. It is float32 because a half-precision u has too few bits.
+    The noise −log(−log u) is finite, so that a category that was ruled out is never
+    drawn: u lies in [0, 1) and 0 is raised. It is float32 because a half-precision u
+    has too few bits.
     """
-    uniform = torch.rand_like(logits, dtype=torch.float32)
+    uniform = torch.rand_like(logits, dtype=torch.float32).clamp_(min=_TINY)
     return (logits - uniform.log_().neg_().log_()).argmax(-1)
 
 

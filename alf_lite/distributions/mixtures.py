@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from alf_lite.distributions.action_distribution import ActionDistribution, SampleShape
 from alf_lite.distributions.continuous import ActionBounds
+from alf_lite.distributions.discrete import sample_index
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -76,8 +77,7 @@ class NormalMixture(ActionDistribution):
 
     def sample(self, sample_shape: SampleShape = ()) -> Tensor:
         logits = self.logits.detach().expand(*sample_shape, *self.logits.shape)
-        uniform = torch.rand_like(logits)
-        component = (logits - uniform.log_().neg_().log_()).argmax(-1)
+        component = sample_index(logits)
         shape = torch.Size((*sample_shape, *self.loc.shape))
         loc = _chosen(self.loc.detach().expand(shape), component)
         scale = _chosen(self.scale.detach().expand(shape), component)

@@ -14,6 +14,7 @@ from alf_lite.distributions.discrete import (
     mask_log_odds,
     mask_logits,
 )
+from alf_lite.distributions.mixtures import NormalMixture
 from alf_lite.tensor_specs import BoundedTensorSpec
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -63,6 +64,21 @@ def test_excluded_categories_are_never_drawn_and_leave_everything_finite(low):
     torch.testing.assert_close(distribution.entropy()[0], entropy)
     kl = distribution.kl_divergence(Categorical(logits * 1.0))
     torch.testing.assert_close(kl, torch.zeros(2000))
+
+
+def test_excluded_categories_are_not_drawn_either_where_the_random_number_is_0(
+    monkeypatch,
+):
+    monkeypatch.setattr(torch, "rand_like", torch.zeros_like)
+    allowed = torch.tensor([False, True])
+    assert Categorical(torch.zeros(2)).masked(allowed).sample() == 1
+    layout = CategoryLayout(BoundedTensorSpec((2,), torch.int64, (0, 0), (2, 0)))
+    choices = MultiCategorical(torch.tensor([-9.0, -9.0, 0.0, 0.0]), layout)
+    assert choices.sample().tolist() == [2, 0]
+    logits = torch.tensor([-torch.inf, 0.0])
+    means = torch.tensor([[-1.0], [1.0]])
+    mixture = NormalMixture(logits, means, torch.full((2, 1), 1e-6), torch.Size((1,)))
+    assert mixture.sample() > 0
 
 
 def test_half_precision_logits_are_sampled_with_enough_random_bits():
