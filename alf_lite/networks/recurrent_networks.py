@@ -13,6 +13,7 @@ from alf_lite.config import configurable
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation, check_sizes, mlp
+from alf_lite.networks.lean_layers import has_hooks
 from alf_lite.networks.network import (
     Sequences,
     current_sequences,
@@ -91,14 +92,17 @@ class RecurrentEncodingNetwork(EncoderNetwork):
                 x = cell_state[0]
                 new_state.append(cell_state)
         else:
-            pieces = sequences.pieces if sequences.runs is None else None
+            are_plain = all(map(_is_plain, self._cells))
+            takes_pieces = are_plain and sequences.runs is None
+            pieces = sequences.pieces if takes_pieces else None
+            run = self._steps if are_plain else self._steps_of_own_cell
             if pieces is not None:
                 x = x.index_select(0, pieces.order)
             else:
                 x = x.unflatten(0, sequences.shape)
             for cell, cell_state in zip(self._cells, state, strict=True):
                 with _without_cudnn(x):
-                    x, cell_state = self._steps(cell, x, cell_state, sequences)
+                    x, cell_state = run(cell, x, cell_state, sequences)
                 new_state.append(cell_state)
             if pieces is not None:
                 x = x.index_select(0, pieces.place)
@@ -131,6 +135,21 @@ class RecurrentEncodingNetwork(EncoderNetwork):
             outputs.append(output)
         return torch.cat(outputs), cell_state
 
+    def _steps_of_own_cell(
+        self,
+        cell: Any,
+        x: Tensor,
+        cell_state: tuple[Tensor, ...],
+        sequences: Sequences,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """As ``_steps`` of runs, by the cell itself, whatever it is."""
+        outputs = []
+        for t, is_reset in enumerate(sequences.is_first.unsqueeze(-1)):
+            before = tuple(torch.where(is_reset, 0.0, s) for s in cell_state)
+            cell_state = self._step(cell, x[t], before)
+            outputs.append(cell_state[0])
+        return torch.stack(outputs), cell_state
+
     def _step(
         self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
@@ -156,6 +175,12 @@ class RecurrentEncodingNetwork(EncoderNetwork):
             [T, B, hidden] or [N, hidden], and the states after as those before.
         """
         raise NotImplementedError
+
+
+def _is_plain(cell: nn.Module) -> bool:
+    """Whether torch's own networks compute what it does, and nobody watches it."""
+    is_torchs = type(cell) is nn.LSTMCell or type(cell) is nn.GRUCell
+    return is_torchs and bool(cell.bias) and not has_hooks(cell)
 
 
 def _without_cudnn(x: Tensor) -> AbstractContextManager[Any]:

@@ -1,7 +1,11 @@
+import functools
+
 import pytest
 import torch
+from torch import nn
 
 from alf_lite import nest
+from alf_lite.networks.network import whole_sequences
 from alf_lite.networks.recurrent_networks import (
     GRUEncodingNetwork,
     LSTMEncodingNetwork,
@@ -101,6 +105,56 @@ def test_gradient_reaches_the_first_step_and_every_parameter(cls):
     assert (xs["a"].grad[0] != 0).any()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
+
+
+class Amplified(nn.GRUCell):
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.gain = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x, state):
+        return self.gain * super().forward(x, state)
+
+
+class OfOwnCells(GRUEncodingNetwork):
+    _cell_type = Amplified
+
+
+def with_hook(**kwargs):
+    network = LSTMEncodingNetwork(SPEC, **kwargs)
+    network._cells[1].register_forward_hook(lambda m, i, o: (3 * o[0], o[1]))
+    return network
+
+
+def without_biases(**kwargs):
+    network = LSTMEncodingNetwork(SPEC, **kwargs)
+    network._cells[0] = nn.LSTMCell(network._cells[0].input_size, 8, bias=False)
+    return network
+
+
+@pytest.mark.parametrize(
+    "make", [with_hook, without_biases, functools.partial(OfOwnCells, SPEC)]
+)
+def test_whole_sequences_go_through_the_cells_as_they_are(make):
+    torch.manual_seed(0)
+    network = make(hidden_size=(8, 6))
+    xs, state = inputs(6, 2), network.initial_state(2)
+    is_first = torch.zeros(6, 2, dtype=torch.bool)
+    is_first[3] = True
+    expected = [
+        unroll(network, nest.narrow(xs, begin, begin + 3), state) for begin in (0, 3)
+    ]
+    parameters = list(network.parameters())
+    flat = nest.map_structure(lambda leaf: leaf.flatten(0, 1), xs)
+    with whole_sequences(is_first):
+        output, state = network(flat, state)
+    steps = torch.cat([steps for steps, _ in expected])
+    torch.testing.assert_close(output.unflatten(0, (6, 2)), steps)
+    torch.testing.assert_close(nest.flatten(state), nest.flatten(expected[1][1]))
+    torch.testing.assert_close(
+        torch.autograd.grad(output.square().sum(), parameters),
+        torch.autograd.grad(steps.square().sum(), parameters),
+    )
 
 
 def test_recurrent_weights_start_orthogonal_and_the_forget_gate_open():
