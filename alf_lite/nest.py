@@ -173,6 +173,8 @@ def is_empty(nest: Nest) -> bool:
     """Whether the nest has no leaves."""
     if isinstance(nest, tuple):  # asked at every step, of tuples in most cases
         return all(map(is_empty, nest))
+    if isinstance(nest, dict):  # torch.compile cannot trace optree's structure of it
+        return all(map(is_empty, nest.values()))
     return optree.tree_structure(nest, namespace=_NAMESPACE).num_leaves == 0
 
 

@@ -57,6 +57,12 @@ def test_nests_without_leaves_are_empty(empty):
     assert nest.map_structure(torch.neg, empty) == empty
 
 
+def test_the_compiler_of_torch_sees_whether_a_dict_is_empty():
+    is_empty = torch.compile(nest.is_empty, backend="eager", fullgraph=True)
+    assert not is_empty({"a": (), "b": torch.ones(2)})
+    assert is_empty({"a": ()})
+
+
 def test_map_structure_over_several_nests():
     total = nest.map_structure(
         lambda x, y, z: x + y + z, example(), example(), example()

@@ -697,6 +697,23 @@ def test_an_output_of_another_shape_is_named(parts, message):
         trained(PPOAlgorithm, Agent, rl_algorithm_ctor=PPOAlgorithm, **parts)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_an_agent_of_several_parts_is_compiled():
+    agents = [
+        trained(
+            *(PPOAlgorithm, Agent, 2),
+            {"compile": compiles, "epochs": 2, "mini_batch_size": 16},
+            rl_algorithm_ctor=PPOAlgorithm,
+            intrinsic_rewards={"rnd": RndReward},
+            optimizer=Adam(lr=1e-3),
+        )
+        for compiles in (False, True)
+    ]
+    plain, compiled = (dict(agent.named_parameters()) for agent in agents)
+    torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-5)
+
+
 def test_a_rate_by_the_kl_needs_an_optimizer_of_its_own_before_anything_runs():
     env = create_environment("CartPole-v1", 2)
     ctor = functools.partial(PPOAlgorithm, desired_kl=0.01)
