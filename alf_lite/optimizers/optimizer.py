@@ -266,16 +266,23 @@ class Optimizer(FollowsProgress):
 
     @property
     def can_be_captured(self) -> bool:
-        """Whether a GPU can repeat a step as it is: Adam's."""
-        return self._torch_class in _ADAM
+        """Whether a GPU can repeat a step as it is: Adam's, of one group."""
+        groups = self._require_setup().param_groups
+        return self._torch_class in _ADAM and len(groups) == 1
 
     @property
-    def layout(self) -> int:
-        """Changes when steps come to use other memory than before.
+    def fixed_by_capture(self) -> tuple[Any, ...]:
+        """What a captured step of Adam repeats, whatever it has become since then.
 
-        Counts anew with every beginning, see ``num_beginnings``.
+        The memory that it uses counts anew with every beginning, see
+        ``num_beginnings``.
         """
-        return 0 if self._fast_step is None else self._fast_step.layout
+        (group,) = self._require_setup().param_groups
+        return (
+            0 if self._fast_step is None else self._fast_step.layout,
+            *(self._rate_factor, group["weight_decay"], group["eps"], *group["betas"]),
+            *[parameter.requires_grad for parameter in self._parameters],
+        )
 
     @property
     def num_beginnings(self) -> int:

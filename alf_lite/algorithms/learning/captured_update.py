@@ -30,7 +30,8 @@ class CapturedUpdate:
 
     A graph holds the loss, its gradient, the look whether they are finite and the steps
     of the optimizers. What comes after an update, such as moving targets, is done as
-    without graphs.
+    without graphs. A graph repeats what attributes in Python were when it was captured,
+    but for what optimizers are told: another one is captured for that.
 
     Args:
         algorithm: the root of the run.
@@ -94,10 +95,10 @@ class CapturedUpdate:
         )
 
     def _variant(self) -> tuple[Any, ...]:
-        """What Python decides: which parts are due, where the optimizers count."""
+        """What Python decides: which parts are due, and what optimizers are told."""
         due = tuple(counter.is_due for counter in self._counters)
-        layouts = tuple(o.layout for _, o in self._algorithm.optimizers())
-        return due, layouts
+        fixed = tuple(o.fixed_by_capture for _, o in self._algorithm.optimizers())
+        return due, fixed
 
     def _check_optimizers(self) -> None:
         for name, optimizer in self._algorithm.optimizers():
@@ -105,7 +106,8 @@ class CapturedUpdate:
                 raise ConfigError(
                     f"TrainerConfig.cuda_graphs: steps of {type(optimizer).__name__}, "
                     f"the optimizer of {name}, cannot be captured, those of Adam and "
-                    "AdamW can. Take one of these, or leave cuda_graphs out."
+                    "AdamW can, without parameter_options. Take one of these, or leave "
+                    "cuda_graphs out."
                 )
 
 

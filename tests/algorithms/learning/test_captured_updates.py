@@ -143,6 +143,35 @@ def test_graphs_follow_networks_that_begin_anew(name, device):
         assert torch.equal(captured, plain)
 
 
+def freeze_policy(algorithm):
+    algorithm._policy.requires_grad_(False)
+
+
+def slow_down(algorithm):
+    for _, optimizer in algorithm.optimizers():
+        optimizer.scale_learning_rate(0.1)
+
+
+def let_weights_decay(algorithm):
+    for _, optimizer in algorithm.optimizers():
+        (group,) = optimizer._torch_optimizer.param_groups
+        group["weight_decay"] = 0.5
+
+
+@pytest.mark.parametrize("change", [freeze_policy, slow_down, let_weights_decay])
+def test_graphs_follow_what_optimizers_are_told_later(change, device):
+    parameters = []
+    for cuda_graphs in (False, True):
+        algorithm = trained("PPO, falling rate", device, cuda_graphs=cuda_graphs)
+        change(algorithm)
+        for _ in range(6):
+            algorithm.train_iter()
+        parameters.append([p.detach().cpu() for p in algorithm.parameters()])
+    assert algorithm.training_run.updates.num_graphs == 2
+    for plain, captured in zip(*parameters, strict=True):
+        torch.testing.assert_close(captured, plain, rtol=1e-4, atol=1e-5)
+
+
 def test_a_graph_repeats_operations_and_not_python(device):
     calls = []
     schedule = as_scheduler(LinearScheduler([(0.0, 1.0), (1.0, 0.0)]))
@@ -247,6 +276,14 @@ def test_what_cannot_be_captured_is_said_before_training(device):
             optimizer=RMSprop(),
         )
         algorithm.train_iter()
+    options = Adam(parameter_options={"*bias": {"lr_factor": 0.5}})
+    with pytest.raises(ConfigError, match="without parameter_options"):
+        CART_POLE(
+            PPOAlgorithm,
+            device.name,
+            {**ON_POLICY, "cuda_graphs": True},
+            optimizer=options,
+        ).train_iter()
     with pytest.raises(ConfigError, match="gradient_accumulation"):
         build(PPOAlgorithm, {**ON_POLICY, "gradient_accumulation": 2})
     with pytest.raises(ConfigError, match="rollout_step"):
