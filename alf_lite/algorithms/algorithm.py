@@ -99,6 +99,12 @@ class Algorithm(OptimizerOwner):
         name: str | None = None,
     ) -> None:
         super().__init__(name or type(self).__name__, optimizer)
+        if torch.get_default_dtype() != torch.float32:
+            raise ConfigError(
+                f"{self._name} computes in float32, while torch's default is "
+                f"{torch.get_default_dtype()}. Call "
+                "torch.set_default_dtype(torch.float32), and leave it so in training."
+            )
         if rollout_state_spec is None:
             rollout_state_spec = train_state_spec
         if predict_state_spec is None:

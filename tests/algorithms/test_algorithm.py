@@ -53,6 +53,15 @@ def steps(step_type: list[list[int]]) -> TimeStep:
     return TimeStep(step_type=types, reward=torch.arange(float(types.numel())))
 
 
+def test_another_default_dtype_is_refused():
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ConfigError, match=r"Stateless .* is torch\.float64\. Call"):
+            Stateless()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_recurrent_training_runs_step_by_step_and_resets_at_first():
     inputs = steps([[1, 0], [2, 1], [0, 1], [1, 1]])
     inputs = inputs._replace(reward=inputs.reward.reshape(4, 2))
