@@ -46,8 +46,7 @@ FLAGS = (
     ),
     Flag(
         "tolerance",
-        "The largest difference of actions, as a part of half of their range. "
-        "Default: 0.0001.",
+        "The largest difference of actions, as a part of half of their range.",
         default=1e-4,
         low=0.0,
     ),

@@ -86,6 +86,7 @@ PROGRAM = Program(
     flags=FLAGS,
     run=plot,
     operand="run",
+    prints_result=True,
 )
 
 main = PROGRAM.main

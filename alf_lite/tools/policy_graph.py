@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -99,18 +99,18 @@ class PolicyGraph(nn.Module):
         env_spec = algorithm.needed(env_spec)
         self._observation_spec = env_spec
         specs = nest.flatten(env_spec)
-        observations = [
+        observations = _numbered(
             Port(
                 _name("observation", leaf.keys), "observation", leaf.keys, leaf.shape,
                 spec.dtype, leaf
             )
             for leaf, spec in zip(observation_leaves, specs, strict=True)
-        ]  # fmt: skip
+        )  # fmt: skip
         self._initial_state = (
             algorithm.get_initial_predict_state(1),
             algorithm.get_initial_transform_state(1),
         )
-        states = list(self._state_ports())
+        states = _numbered(self._state_ports())
         self.inputs = observations + states
         if states:
             is_first = Port("is_first", "is_first", (), (), torch.bool)
@@ -120,11 +120,11 @@ class PolicyGraph(nn.Module):
         with random_state.preserved(), torch.no_grad(), noise:
             outputs = self(*examples)
         self.inputs += noise.ports
-        self.outputs = [
+        self.outputs = _numbered(
             Port(_name("action", leaf.keys), "action", leaf.keys, leaf.shape,
                  output.dtype, leaf)
             for leaf, output in zip(action_leaves, outputs, strict=False)
-        ]  # fmt: skip
+        )  # fmt: skip
         self.outputs += [port._replace(name=f"next_{port.name}") for port in states]
 
     def _state_ports(self) -> Iterator[Port]:
@@ -329,6 +329,18 @@ def _name(root: str, keys: Sequence[Any]) -> str:
     """Of an input: what graphs may call one."""
     words = [root, *map(str, keys)] if root else list(map(str, keys))
     return "_".join("".join(c if c.isalnum() else "_" for c in w) for w in words)
+
+
+def _numbered(ports: Iterable[Port]) -> list[Port]:
+    """With numbers behind names that others before have: "a b" and "a_b" are one."""
+    named: dict[str, Port] = {}
+    for port in ports:
+        name, number = port.name, 1
+        while name in named:
+            number += 1
+            name = f"{port.name}_{number}"
+        named[name] = port._replace(name=name)
+    return list(named.values())
 
 
 class _FromEnvironment:

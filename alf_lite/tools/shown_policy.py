@@ -77,7 +77,7 @@ def _of_values(q: Tensor) -> list[str]:
 def _of_distribution(policy: Any) -> list[str]:
     """The parts of a nest of distributions, of batch shape [B]."""
     found = [_of_part(part) for part in distributions.parts(policy)]
-    return ["π " + " | ".join(row) for row in zip(*found, strict=True)]
+    return ["pi " + " | ".join(row) for row in zip(*found, strict=True)]
 
 
 def _of_part(part: Distribution) -> list[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,6 +136,14 @@ def test_the_table_says_how_good_each_group_is(runs, capsys, tmp_path):
         capsys, f"slow={runs}/lr0.1-*", f"fast={runs}/lr0.2-*", f"--output={table}"
     )
     assert [line.split()[0] for line in lines[1:3]] == ["slow", "fast"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_table_that_cannot_be_printed_is_an_error(runs, tmp_path):
+    command = [sys.executable, "-m", "alf_lite.bin.plot", str(runs / "ant")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*command, f"--output={tmp_path / 'x.csv'}"], stdout=full)
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize("x", ["updates", "iterations", "time"])

@@ -131,7 +131,9 @@ UNUSUAL = functools.partial(
         {
             "image": spaces.Box(0, 255, (12, 12, 3), np.uint8),
             "kind": spaces.Tuple((spaces.Discrete(4, start=2),)),
-            "pose": spaces.Box(-np.inf, np.inf, (3,), np.float64),
+            # One name in a graph
+            "a pose": spaces.Box(-np.inf, np.inf, (3,), np.float64),
+            "a_pose": spaces.Box(-1.0, 1.0, (3,)),
             "flag": spaces.MultiBinary(2),
         }
     ),

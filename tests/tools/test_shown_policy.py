@@ -59,11 +59,11 @@ def test_distributions_are_probabilities_or_means_and_deviations():
     probs = algorithm._policy(observation)[0].probs
     for line, row in zip(lines, probs.tolist(), strict=True):
         best = int(row[1] > row[0])
-        assert line == f"π {best}:{row[best]:.0%} {1 - best}:{row[1 - best]:.0%}"
+        assert line == f"pi {best}:{row[best]:.0%} {1 - best}:{row[1 - best]:.0%}"
     algorithm, observation, lines = words_in("Pendulum-v1", alf_lite.PPOAlgorithm)
     policy = algorithm._policy(observation)[0]
     for line, mean, std in zip(lines, policy.mean, policy.stddev, strict=True):
-        shown = [float(number) for number in line.removeprefix("π ").split("±")]
+        shown = [float(number) for number in line.removeprefix("pi ").split("±")]
         assert shown == pytest.approx([mean.item(), std.item()], abs=0.4 * std.item())
 
 
