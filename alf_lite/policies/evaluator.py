@@ -79,6 +79,7 @@ class EvalResult(NamedTuple):
     episodes: Sequence[EvalEpisode] = ()  # the same, one by one
     iterations: int = 0  # of training: whose policy it was
     env_steps: int = 0  # of training
+    num_updates: int = 0  # of training; 0: nothing was learned
     metrics: Mapping[str, float] = MappingProxyType({})  # own ones, the episodes' means
     video: Video | None = None  # if one was recorded
     games: Sequence[SeatRecord] = ()  # by opponent and seat, if episodes are games

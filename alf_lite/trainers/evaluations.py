@@ -147,6 +147,7 @@ class RunEvaluations:
             losses=self._evaluate_on_data(),
             iterations=run.iterations,
             env_steps=run.env_steps,
+            num_updates=algorithm.num_updates,
         )
         seed = random_state.derive_seed(run.seed, "evaluation", run.iterations)
         video_path = self._video_path(run.iterations, is_final)
@@ -229,7 +230,10 @@ class RunEvaluations:
         """Writes it down, and in ``run`` what it decides."""
         known = begun.result
         result = played._replace(
-            losses=known.losses, iterations=known.iterations, env_steps=known.env_steps
+            losses=known.losses,
+            iterations=known.iterations,
+            env_steps=known.env_steps,
+            num_updates=known.num_updates,
         )
         if result.returns:
             seconds = time.perf_counter() - begun.at
@@ -237,7 +241,7 @@ class RunEvaluations:
                 train_summaries.summarize_evaluation(result, seconds)
             self.latest = result
         run.last_eval_iteration = result.iterations
-        if result.iterations == 0:  # what has learned nothing is never the best
+        if result.num_updates == 0:  # what has learned nothing is never the best
             return result
         if result.returns and self._reaches_threshold(result.mean):
             run.early_stop_score = result.mean

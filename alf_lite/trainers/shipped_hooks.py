@@ -111,7 +111,7 @@ class EarlyStop(Hook):
         self._stop_if_due(training)  # it was, in the run that is resumed
 
     def after_eval(self, training: Training, result: EvalResult) -> None:
-        if result.iterations == 0:
+        if result.num_updates == 0:
             return
         score = self._sign * number_of(result.numbers, self._name, "EarlyStop")
         self._num_without_better += 1

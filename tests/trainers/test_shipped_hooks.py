@@ -17,6 +17,7 @@ from alf_lite.policies.evaluator import EvalResult
 from alf_lite.trainers import evaluation_worker
 from alf_lite.trainers.shipped_hooks import BestModel, Curriculum, EarlyStop
 from tests.environments.light_environments import Ladder
+from tests.trainers.async_toys import WitnessAlgorithm
 
 EVALUATE = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 1}
 
@@ -103,6 +104,17 @@ def test_early_stops(train, scripted, options, last, reason):
     stop = hook()
     stop.load_state_dict({"best": math.nan, "num_without_better": 1})  # an older one
     assert stop.state_dict()["best"] == -math.inf
+
+
+@pytest.mark.parametrize("by_hook", [False, True])
+def test_what_is_evaluated_before_the_first_update_counts_for_nothing(train, by_hook):
+    hooks = [EarlyStop(patience=1)] if by_hook else []
+    stops = {} if by_hook else {"early_stop_patience": 1}
+    data = {"mini_batch_length": 2, "initial_collect_steps": 60}  # 10 per iteration
+    config = {"algorithm_ctor": WitnessAlgorithm, **data, **EVALUATE, **stops}
+    result = train(create_env=ladders, hooks=hooks, num_iterations=20, **config)
+    assert result.iterations == 8  # of the returns 0 at 6 and 8 none is better
+    assert result.num_updates == 3
 
 
 def test_nonsense_is_refused():
