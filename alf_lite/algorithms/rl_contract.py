@@ -58,6 +58,9 @@ class RLContract(Algorithm):
     # Whether actions are drawn from a distribution; else exploration is added to them.
     has_stochastic_policy: bool = True
 
+    # Off-policy: whether its LossInfo has the priority that priority_replay draws by
+    tells_priority: bool = True
+
     # Off-policy: whether new windows get the priority of priority_of_new_steps
     prioritizes_new_steps: bool = False
 

@@ -37,7 +37,7 @@ FACTS = {
     "algorithm": {
         *("algorithm", "acting", "on_policy", "has_state", "corrects_policy_lag"),
         *("has_train_step", "trains_on_rollout_info", "unrolls_with_grad"),
-        *("tells_action_distribution", "transforms_replayed_steps"),
+        *("tells_action_distribution", "tells_priority", "transforms_replayed_steps"),
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
         "all_environments",  # their number, on all ranks
     },
@@ -194,6 +194,11 @@ EFFECTS = (
         lambda tells_action_distribution: tells_action_distribution,
         "{algorithm} tells no action_distribution in training: set its attribute "
         "tells_action_distribution = True if the info of its train_step has it,",
+    ),
+    Effect(
+        "priority_replay",
+        lambda tells_priority: tells_priority,
+        "{acting} tells no priority of windows: use another off-policy algorithm,",
     ),
 )
 

@@ -10,7 +10,9 @@ import pytest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.learning.rank_share import share_of_rank
+from alf_lite.algorithms.mbrl_algorithm import MbrlAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.tdmpc2_algorithm import Tdmpc2Algorithm
 from alf_lite.config import TrainerConfig, rules
 from alf_lite.config.rule_table import ALWAYS, EFFECTS, FACTS, RULES
 from alf_lite.environments.creation import create_environment
@@ -268,6 +270,16 @@ def test_what_is_idle_without_a_switch_gets_its_default():
     switched = rules.switched(given, evaluate=False)
     assert (switched.eval_interval, switched.early_stop_return) == (0, None)
     assert given.eval_interval == 5
+
+
+def test_algorithms_without_priorities_replay_by_none():
+    with create_environment("Pendulum-v1") as env:
+        for algorithm in (
+            MbrlAlgorithm,
+            functools.partial(Tdmpc2Algorithm, episode_length=200),
+        ):
+            with pytest.raises(ConfigError, match="Algorithm tells no priority of win"):
+                algorithm(env=env, config=config(priority_replay=True))
 
 
 def test_hooks_that_change_environments_need_them_here():
