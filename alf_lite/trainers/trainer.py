@@ -414,6 +414,13 @@ class Trainer:
     def _finish(self) -> None:
         """Saves, and evaluates for the last time."""
         self._display.show_last()
+        if self._fraction() == 1.0 and self.algorithm.num_updates == 0:
+            _logger.warning(
+                "Nothing was trained: the run had %d environment steps, and training "
+                "waits for initial_collect_steps=%d. Run longer, or collect less.",
+                self.run.env_steps,
+                self.config.initial_collect_steps,
+            )
         self._save(required=True)
         self._take_late_result(wait=True)
         if self._evaluations.is_final_one_missing(self.run):

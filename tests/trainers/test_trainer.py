@@ -23,6 +23,7 @@ from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvErro
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers import signals, trainer
 from alf_lite.trainers.hooks import Hook
+from tests.trainers.async_toys import WitnessAlgorithm
 from tests.trainers.conftest import make_noise
 from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm
 
@@ -62,6 +63,16 @@ def test_env_steps_end_the_run_too(train):
     result = train(num_iterations=0, num_env_steps=41)
     assert 41 <= result.env_steps < 41 + 10
     assert train("both", num_iterations=2, num_env_steps=1000).iterations == 2
+
+
+def test_a_run_that_trains_nothing_says_so(train, caplog):
+    config = {"algorithm_ctor": WitnessAlgorithm, "mini_batch_length": 2}
+    with caplog.at_level(logging.WARNING, logger="alf_lite"):
+        train("long", initial_collect_steps=80, **config)
+        assert not caplog.records
+        assert train(initial_collect_steps=100, **config).num_updates == 0
+    (record,) = caplog.records
+    assert "steps, and training waits for initial_collect_steps=100" in record.message
 
 
 def test_progress_reaches_one_and_follows_the_iterations(make_trainer):
