@@ -8,7 +8,8 @@ step t, valid where step_type[t] ≠ LAST, is
 
 ``discount`` is the environment's, without γ: 0 only where the state is truly terminal.
 A time limit is LAST with discount 1 and is bootstrapped. The step after a LAST ignores
-its action and is the FIRST of the next episode, with reward 0.
+its action and is the FIRST of the next episode, with reward 0. Or it is LAST, too, as
+long as its agent waits for others: an episode ends with the first LAST step.
 
 Shapes. ``[B, ...]`` at rollout, ``[T, B, ...]`` in an unroll and in every loss,
 ``[B, T, ...]`` when sampled from a replay buffer.
@@ -107,6 +108,19 @@ class BatchInfo(NamedTuple):
     # [B, T] discounted return of what followed each step, -inf where its episode has
     # not terminated; if the algorithm uses_episode_returns
     episode_returns: Field = ()
+
+
+def waits(step_type: Tensor, time: int = 0) -> Tensor:
+    """Whether steps are of no episode: LAST, as is the step before it. Of any shape.
+
+    Args:
+        step_type: of steps in a row; of the first one it is not known.
+        time: the dimension in which they follow each other.
+    """
+    is_last = step_type == int(StepType.LAST)
+    before = is_last.roll(1, time)
+    before.select(time, 0).fill_(False)
+    return is_last & before
 
 
 def time_step_spec(

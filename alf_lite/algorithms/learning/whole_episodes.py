@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.data_structures import Experience, StepType
+from alf_lite.data_structures import Experience, StepType, waits
 from alf_lite.errors import ConfigError
 from alf_lite.utils.ranks import ranks
 
@@ -76,6 +76,7 @@ def whole_episodes(step_type: np.ndarray, number: int) -> tuple[np.ndarray, bool
     begun = is_first.cumsum().reshape(is_first.shape)  # in the order of time, column
     episode = np.maximum.accumulate(np.where(is_first, begun, 0), axis=0)
     belongs = (episode > 0) & (episode <= number)
+    belongs &= ~waits(torch.from_numpy(step_type)).numpy()
     ended = np.count_nonzero(belongs & (step_type == int(StepType.LAST)))
     return belongs, ended == number
 
