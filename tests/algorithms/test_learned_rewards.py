@@ -21,7 +21,7 @@ from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from tests.replayed_steps import BOX, CHOICE, MIXED, OBSERVATION, windows
 
-FIRST = StepType.FIRST
+FIRST, MID, LAST = (int(t) for t in StepType)
 OWN = BatchInfo()
 LENGTH = 4
 SKILL_OBSERVATION = {"observation": OBSERVATION, "goal": TensorSpec((5,))}
@@ -220,6 +220,18 @@ def test_the_scale_of_windows_of_two_steps_is_that_of_the_rewards():
     reward[steps.is_first()] = 0.0
     expected = reward / reward[:, 1].std(correction=0)
     torch.testing.assert_close(scale(reward), expected)
+
+
+def test_steps_in_which_an_agent_waits_change_neither_the_scale_nor_the_reward():
+    torch.manual_seed(0)
+    steps, kept = windows(CHOICE, 6), [0, 1, 2, 5]
+    steps.step_type[:] = torch.tensor([FIRST, MID, LAST, LAST, LAST, FIRST])
+    scale, other, reward = ReturnScale(0.9), ReturnScale(0.9), torch.rand(5, 6)
+    scale.update(reward, steps)
+    other.update(reward[:, kept], nest.map_structure(lambda t: t[:, kept], steps))
+    torch.testing.assert_close(scale(reward), other(reward))
+    values = IcmReward(OBSERVATION, CHOICE).reward_of(steps, OWN)
+    assert (values != 0).tolist() == [[False, True, True, False, False, False]] * 5
 
 
 # ICM

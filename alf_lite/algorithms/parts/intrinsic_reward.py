@@ -16,7 +16,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.parts.observation_parts import HelpingPart
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep, waits
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -81,7 +81,7 @@ class IntrinsicReward(HelpingPart):
         """
         reward = self.calc_reward(steps, batch_info)
         self._check_shape(reward, steps)
-        has_come = steps.step_type != int(StepType.FIRST)
+        has_come = _has_come(steps)
         has_come[:, 0] = False
         return torch.where(has_come, reward, 0.0)
 
@@ -187,9 +187,13 @@ class RewardMixture(FollowsProgress):
         for name, values in rewards.items():
             intrinsic = intrinsic.add(values, alpha=self._weights[name]())
             if summary.should_record():
-                arrived = ~steps.is_first()[:, 1:]
-                mean = masked_mean(values[:, 1:], arrived)
+                mean = masked_mean(values[:, 1:], _has_come(steps)[:, 1:])
                 summary.scalar(f"intrinsic/{name}/reward", mean)
         if self._has_two_values:
             return torch.stack([reward, intrinsic], dim=-1)
         return intrinsic
+
+
+def _has_come(steps: TimeStep) -> Tensor:
+    """Whether there is a transition to each of the steps [B, T], but for the first."""
+    return ~steps.is_first() & ~waits(steps.step_type, time=1)

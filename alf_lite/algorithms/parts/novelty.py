@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from alf_lite import nest
-from alf_lite.data_structures import TimeStep
+from alf_lite.data_structures import TimeStep, waits
 from alf_lite.distributions.mixed_actions import MixedActions, make_actions
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.layers import linear
@@ -103,14 +103,20 @@ class ReturnScale(nn.Module):
         self._normalizer = Normalizer(TensorSpec(()), zero_mean=False, mode="adaptive")
 
     def update(self, reward: Tensor, steps: TimeStep) -> None:
-        """Takes rewards [B, T] of steps into the statistics, but for the first row."""
-        reward = torch.where(steps.is_first(), 0.0, reward)
-        rewards = reward[:, 1:].numpy(force=True).T.astype(np.float64)
+        """Takes rewards [B, T] of steps into the statistics, but for the first row.
+
+        Steps of no episode are left out.
+        """
+        counts = ~waits(steps.step_type, time=1)
+        reward = torch.where(counts & ~steps.is_first(), reward, 0.0)
+        rewards, counted = (x[:, 1:].numpy(force=True).T for x in (reward, counts))
         if rewards.size:
             returns = linear_scan(
-                rewards, np.full_like(rewards, self._gamma), np.zeros(rewards.shape[1])
+                rewards.astype(np.float64),
+                np.where(counted, self._gamma, 1.0),
+                np.zeros(rewards.shape[1]),
             )
-            self._normalizer.update(torch.from_numpy(returns))
+            self._normalizer.update(torch.from_numpy(returns[counted]))
             share_statistics([self._normalizer])
 
     def forward(self, reward: Tensor) -> Tensor:
