@@ -120,6 +120,11 @@ class Agent(Composition):
         has_two_values = intrinsic_gamma is not None
         if has_two_values and not self._is_eval:
             _check_two_values(self._name, bool(rewards), reward_weights is not None)
+            if self._config is not None and self._config.unroll_episodes is not None:
+                raise ConfigError(
+                    f"{self._name}.intrinsic_gamma goes on when an episode has ended, "
+                    "of which TrainerConfig.unroll_episodes sees nothing: leave one out"
+                )
         with self._told_who_hides_masks(before):
             rl = self._build_rl(
                 *(rl_algorithm_ctor, spec, action_spec),

@@ -578,6 +578,10 @@ ERRORS = [
         r"Agent\.intrinsic_rewards: .* to be a IntrinsicReward, got a PPOAlgorithm",
     ),
     (
+        {**TWO_VALUES, "config": TrainerConfig(unroll_length=2, unroll_episodes=2)},
+        r"Agent\.intrinsic_gamma goes on .*TrainerConfig\.unroll_episodes sees nothing",
+    ),
+    (
         {**TWO_VALUES, "rl_algorithm_ctor": DqnAlgorithm},
         r"DqnAlgorithm sums all rewards with one γ .*on-policy actor-critic",
     ),

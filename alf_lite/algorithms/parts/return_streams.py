@@ -12,6 +12,7 @@ from alf_lite.data_structures import StepType
 from alf_lite.utils import value_ops
 from alf_lite.utils.checks import check_unit_interval
 from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.recurrences import reverse_linear_scan
 from alf_lite.utils.schedulers import (
     Coefficient,
     Scheduled,
@@ -37,7 +38,8 @@ class ReturnStreams(FollowsProgress):
 
         V(s_t) = γ V(s_{t+1}) where step t is LAST,
 
-    and only at the end of a sequence what the network says.
+    and only at the end of a sequence what the network says. With an agent that waits
+    for others, several of them follow each other.
 
     Args:
         streams: D of them.
@@ -107,13 +109,12 @@ def _advantage(
 ) -> Tensor:
     """Of one reward, all [T, B]."""
     if is_continuing:
-        time = 0 if time_major else 1
-        num_steps = value.shape[time] - 1
-        before = value.narrow(time, 0, num_steps)
-        after = value.narrow(time, 1, num_steps)
-        is_last = step_type.narrow(time, 0, num_steps) == int(StepType.LAST)
-        before = torch.where(is_last, gamma * after, before)
-        value = torch.cat([before, value.narrow(time, num_steps, 1)], dim=time)
+        is_last = step_type == int(StepType.LAST)
+        if not time_major:
+            value, is_last = value.mT, is_last.mT
+        is_last[-1] = False
+        value = reverse_linear_scan(torch.where(is_last, 0.0, value), gamma * is_last)
+        value = value if time_major else value.mT
         step_type = torch.full_like(step_type, int(StepType.MID))
         discount = torch.ones_like(discount)
     return value_ops.generalized_advantage_estimation(

@@ -14,16 +14,18 @@ LAMBDA = 0.9
 
 
 def some_steps():
-    """Two rows with a terminal end, a time limit, and an end as the last step."""
+    """Rows with a terminal end, a time limit, an end as the last step, and waiting."""
     torch.manual_seed(0)
     rows = [
         [MID, LAST, FIRST, MID, MID, LAST],
         [FIRST, MID, MID, LAST, FIRST, MID],
+        [MID, LAST, LAST, LAST, FIRST, MID],
+        [FIRST, MID, MID, LAST, LAST, LAST],
     ]
     step_type = torch.tensor(rows, dtype=torch.int32)
-    discount = torch.ones(2, 6)
+    discount = torch.ones(4, 6)
     discount[0, 1] = 0.0
-    reward, value = torch.rand(2, 6, 2), torch.randn(2, 6, 2)
+    reward, value = torch.rand(4, 6, 2), torch.randn(4, 6, 2)
     reward[step_type == FIRST] = 0.0
     return reward, value, step_type, discount
 
@@ -53,7 +55,7 @@ def test_one_reward_ends_with_the_episode_and_another_goes_on():
         time_major=False,
     )
     torch.testing.assert_close(advantages[..., 0], expected)
-    for b in range(2):
+    for b in range(4):
         expected = continuing_advantages(
             reward[b, :, 1], value[b, :, 1], step_type[b], 0.8
         )
