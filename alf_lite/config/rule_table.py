@@ -433,14 +433,19 @@ RULES = (
         "unroll_length={unroll_length} to train on: make it shorter.",
     ),
     Rule(
-        lambda on_policy, mini_batch_length, unroll_length, unroll_episodes: (
-            on_policy
-            and mini_batch_length
-            and unroll_length % mini_batch_length
-            and not unroll_episodes
+        lambda on_policy, mini_batch_length, unroll_length: (
+            on_policy and mini_batch_length and unroll_length % mini_batch_length
         ),
         "TrainerConfig.mini_batch_length={mini_batch_length} must divide the "
         "unroll_length={unroll_length}, which {algorithm} cuts into such sequences.",
+    ),
+    Rule(
+        lambda on_policy, mini_batch_length, num_bootstrap_steps: (
+            on_policy and mini_batch_length and num_bootstrap_steps
+        ),
+        "TrainerConfig.mini_batch_length={mini_batch_length}: calc_loss of {acting} "
+        "needs the step after each one (num_bootstrap_steps is not 0), and the last "
+        "ones of sequences that an unroll is cut into have none. Leave it out.",
     ),
     Rule(
         lambda normalizes_advantages, mini_batch_size, mini_batch_length: (

@@ -296,5 +296,9 @@ def test_sequences_divide_an_unroll_before_anything_is_collected():
     with create_environment("CartPole-v1", 2) as env:
         with pytest.raises(ConfigError, match="mini_batch_length=30 must divide the"):
             PPOAlgorithm(env=env, config=config(**fields)).setup_training()
+        with pytest.raises(ConfigError, match="mini_batch_length=30 must divide the"):
+            PPOAlgorithm(env=env, config=config(**fields, unroll_episodes=3))
         fine = config(**fields | {"mini_batch_length": 25})
+        with pytest.raises(ConfigError, match="needs the step after each one"):
+            ActorCriticAlgorithm(env=env, config=fine)
         PPOAlgorithm(env=env, config=fine).setup_training()
