@@ -45,8 +45,9 @@ Nest = Any
 _Info = TypeVar("_Info", bound=Any)
 # Who handles what others do not
 _ACTIONS_OF = {
-    "SacAlgorithm": "actions with discrete parts",
-    "DqnAlgorithm": "many discrete components",
+    "SacAlgorithm": "boxes with bounds, discrete actions or both",
+    "Td3Algorithm": "boxes with bounds",
+    "DqnAlgorithm": "discrete actions of any number",
     "PPOAlgorithm": "unbounded actions",
 }
 
@@ -147,8 +148,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
             others = [f"{k} for {v}" for k, v in _ACTIONS_OF.items() if k not in own]
             raise ValueError(
                 f"{type(self).__name__} cannot handle these actions. {error}. "
-                f"Use {', '.join(others)}; with recorded steps CqlAlgorithm, "
-                "CqlDqnAlgorithm and BcAlgorithm."
+                f"Use {', '.join(others)}; with recorded steps BcAlgorithm, "
+                "CqlAlgorithm, or CqlDqnAlgorithm where all of them are discrete."
             ) from error
 
     def _set_state_specs(

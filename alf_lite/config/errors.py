@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import inspect
 import pkgutil
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 from gin import utils as gin_utils
 
 from alf_lite.config import configurables
-from alf_lite.errors import AlfLiteError, did_you_mean
+from alf_lite.errors import AlfLiteError, did_you_mean, missing_extra
 from alf_lite.exports import RENAMED
 
 _LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
@@ -141,11 +142,26 @@ def unknown_module(module: str) -> str:
     suggestion = did_you_mean(module.rpartition(".")[2], names)
     if package:
         suggestion = re.sub("'(.*?)'", rf"'{package}.\1'", suggestion)
+    if extra := _extra_of(module):
+        return str(missing_extra(f"the module {module!r}", extra))
     return f"there is no module {module!r}." + (
         suggestion
         or " A module of your own has to be beside the conf, in the current directory "
         "or on PYTHONPATH."
     )
+
+
+def _extra_of(module: str) -> str:
+    """Which of the library's installs a package of this name; "" if none does."""
+    try:
+        requirements = importlib.metadata.requires("alf_lite") or []
+    except importlib.metadata.PackageNotFoundError:  # not installed
+        return ""
+    for requirement in requirements:
+        found = re.match(r"""([\w-]+).*extra == ["'](\w+)""", requirement)
+        if found and found[1].replace("-", "_").lower() == module:
+            return found[2]
+    return ""
 
 
 def unreadable_statement(

@@ -222,7 +222,7 @@ def test_what_acts_is_built_for_evaluation_and_loaded(tmp_path):
 
 
 def test_what_it_cannot_do_is_refused():
-    with pytest.raises(ValueError, match="Use SacAlgorithm for actions with discrete"):
+    with pytest.raises(ValueError, match="Use SacAlgorithm for boxes with bounds"):
         taac(CHOICE)
     memory = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
     with pytest.raises(ConfigError, match="networks with memory are not implemented"):

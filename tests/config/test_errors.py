@@ -128,6 +128,11 @@ def test_unknown_names_are_answered_with_the_nearest(statement, advice):
     assert advice in refused(statement)
 
 
+def test_a_package_that_an_extra_installs_says_which():
+    advice = "the module 'open_spiel' needs the games extra: pip install 'alf_lite[gam"
+    assert advice in config_errors.unknown_module("open_spiel")
+
+
 def test_a_name_that_several_configurables_have():
     configurable("Twin", module="first")(lambda: 1)
     configurable("Twin", module="second")(lambda: 2)
