@@ -14,8 +14,9 @@ EVALUATION = "evaluation/create_environment.max_episode_steps = 5"
 
 def test_evaluations_and_play_have_environments_of_their_own(tmp_path, conf, capfd):
     params = [TRAINING, EVALUATION, "evaluation/create_environment.wrappers = []"]
+    params += ["TrainerConfig.num_iterations = 2"]
     config_files.parse_config(str(conf), params, strict=True)
-    trainer = Trainer(TrainerConfig(num_iterations=2), tmp_path)
+    trainer = Trainer(TrainerConfig(), tmp_path)
     result = trainer.train()
     assert result.evaluation.lengths == [5, 5, 5]
     lengths = {m.name: m.result() for m in trainer.algorithm.get_metrics()}
