@@ -39,6 +39,7 @@ FACTS = {
         *("has_train_step", "trains_on_rollout_info", "unrolls_with_grad"),
         *("tells_action_distribution", "tells_priority", "transforms_replayed_steps"),
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
+        "adapts_learning_rate",
         "all_environments",  # their number, on all ranks
     },
     "hooks": {"hooks_of_environments", "learns_reward_weights"},
@@ -268,6 +269,40 @@ def _length_for_memory(
     return least if has_memory and is_short and not begins_with_one else 0
 
 
+def _normalizes_single_steps(
+    normalizes_advantages: bool,
+    all_environments: int,
+    unroll_length: float,
+    unroll_episodes: int | None,
+    mini_batch_size: int | None,
+    mini_batch_length: int | None,
+) -> bool:
+    """Whether advantages are normalized by those of mini-batches of one step."""
+    is_one = all_environments * unroll_length == 1 and not unroll_episodes
+    has_one = is_one or mini_batch_size == mini_batch_length == 1
+    return normalizes_advantages and has_one
+
+
+def _adapts_to_single_updates(
+    adapts_learning_rate: bool,
+    epochs: int | None,
+    num_updates_per_train_iter: int | None,
+    all_environments: int,
+    unroll_length: float,
+    unroll_episodes: int | None,
+    mini_batch_size: int | None,
+    mini_batch_length: int | None,
+) -> bool:
+    """Whether rates follow the updates on an unroll, and there is one."""
+    num_passes = max(epochs or 1, num_updates_per_train_iter or 1)
+    num_steps = all_environments * unroll_length
+    length = mini_batch_length or unroll_length
+    is_whole = mini_batch_size is None or (
+        num_steps < 2 * mini_batch_size * length and not unroll_episodes
+    )
+    return adapts_learning_rate and num_passes == 1 and is_whole
+
+
 RULES = (
     Rule(
         _update_counts,
@@ -448,12 +483,16 @@ RULES = (
         "ones of sequences that an unroll is cut into have none. Leave it out.",
     ),
     Rule(
-        lambda normalizes_advantages, mini_batch_size, mini_batch_length: (
-            normalizes_advantages and mini_batch_size == mini_batch_length == 1
-        ),
-        "TrainerConfig.mini_batch_size=1: {acting} normalizes advantages by those of "
-        "the mini-batch, which makes 0 of a single one, so that the policy would learn "
-        "nothing. Set 2 or more, or {acting}.normalize_advantages = False.",
+        _normalizes_single_steps,
+        "{acting} normalizes advantages by those of the mini-batch, which makes 0 of a "
+        "single step: the policy would learn nothing. Set mini_batch_size and "
+        "unroll_length to 2 or more, or {acting}.normalize_advantages = False.",
+    ),
+    Rule(
+        _adapts_to_single_updates,
+        "{acting}.desired_kl measures before each update how far those before it on "
+        "the same unroll have moved the policy, and there is one update: 0, whatever "
+        "it does. Set TrainerConfig.epochs to more, or a smaller mini_batch_size.",
     ),
     Rule(
         _length_for_memory,

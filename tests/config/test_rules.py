@@ -19,6 +19,7 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
+from alf_lite.optimizers import Adam
 from alf_lite.utils.ranks import ranks
 
 
@@ -210,7 +211,7 @@ def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(fields, message):
             {"burn_in_length": 8, "unroll_length": 8},
             "burn_in_length=8 leaves nothing of an unroll",
         ),
-        (PPOAlgorithm, {"mini_batch_size": 1}, "the policy would learn nothing. Set 2"),
+        (PPOAlgorithm, {"mini_batch_size": 1}, "the policy would learn nothing. Set"),
         (DqnAlgorithm, {"burn_in_length": 1, "mini_batch_length": 4}, "has no memory"),
         (DqnAlgorithm, {"use_rollout_state": True}, "DqnAlgorithm has no memory"),
         (OnRollout, {"mini_batch_size": 4}, "goes back through the graph of the whole"),
@@ -302,3 +303,17 @@ def test_sequences_divide_an_unroll_before_anything_is_collected():
         with pytest.raises(ConfigError, match="needs the step after each one"):
             ActorCriticAlgorithm(env=env, config=fine)
         PPOAlgorithm(env=env, config=fine).setup_training()
+
+
+def test_an_unroll_has_the_steps_and_the_updates_that_are_compared():
+    adaptive = functools.partial(PPOAlgorithm, desired_kl=0.01, optimizer=Adam())
+    with create_environment("CartPole-v1", 1) as env:
+        with pytest.raises(ConfigError, match="the policy would learn nothing"):
+            PPOAlgorithm(env=env, config=config(unroll_length=1))
+        PPOAlgorithm(env=env, config=config(unroll_length=2))
+        one = {"unroll_length": 127, "epochs": 1}  # of 64 steps
+        for fields in (one, {"num_updates_per_train_iter": 1, "mini_batch_size": None}):
+            with pytest.raises(ConfigError, match=r"desired_kl .* there is one update"):
+                adaptive(env=env, config=config(**fields))
+        for fields in ({"unroll_length": 128}, {"epochs": 2}, {"unroll_episodes": 3}):
+            adaptive(env=env, config=config(**one | fields))

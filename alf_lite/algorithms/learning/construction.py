@@ -386,6 +386,9 @@ def _check_settings(
         normalizes_advantages=getattr(
             algorithm.rl_algorithm, "_normalize_advantages", False
         ),
+        adapts_learning_rate=bool(
+            getattr(algorithm.rl_algorithm, "_adaptive_rate", None)
+        ),
     )
     if not algorithm.on_policy:
         check_replay_settings(config, env.batch_size, transformer.num_history_steps)
