@@ -12,7 +12,10 @@ from alf_lite.algorithms.learning import construction, training_batches
 from alf_lite.algorithms.learning.recorded_steps import has_no_replay
 from alf_lite.algorithms.learning.training_replay import TrainingReplay
 from alf_lite.algorithms.learning.training_run import TrainingRun, metrics_of
-from alf_lite.algorithms.learning.whole_episodes import EpisodeCollection
+from alf_lite.algorithms.learning.whole_episodes import (
+    EpisodeCollection,
+    trained_sequences,
+)
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
@@ -263,6 +266,8 @@ class RLAlgorithm(RLContract):
         # Update on its mini-batches.
         if length is not None:  # else a sequence is the unroll with its bootstrap row
             batch = training_batches.cut_sequences(batch, len(valid[0]) - 1, length)
+        if self._config.unroll_episodes is not None:
+            batch = trained_sequences(batch)
         return run.updates.run_passes(batch, num_bootstrap_rows=int(length is None))
 
     def train_from_replay_buffer(self, *, with_own_steps: bool = True) -> int:

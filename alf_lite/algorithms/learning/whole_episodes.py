@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.data_structures import Experience, StepType, waits
 from alf_lite.errors import ConfigError
 from alf_lite.utils.ranks import ranks
@@ -79,6 +80,17 @@ def whole_episodes(step_type: np.ndarray, number: int) -> tuple[np.ndarray, bool
     belongs &= ~waits(torch.from_numpy(step_type)).numpy()
     ended = np.count_nonzero(belongs & (step_type == int(StepType.LAST)))
     return belongs, ended == number
+
+
+def trained_sequences(batch: TrainingBatch) -> TrainingBatch:
+    """Those of the sequences [N, T, ...] with a step that is trained, in their order.
+
+    With several ranks as many on each, as each makes as many updates.
+    """
+    is_trained = batch.valid.any(dim=1)
+    number = -int(ranks.least(-is_trained.count_nonzero()))
+    rows = is_trained.int().argsort(descending=True, stable=True)[:number]
+    return nest.map_structure(lambda t: t[rows], batch)
 
 
 def _step_types(experience: Experience) -> np.ndarray:

@@ -76,10 +76,12 @@ def test_an_iteration_trains_on_whole_episodes_and_on_nothing_else():
 
 def test_ppo_takes_whole_episodes_in_mini_batches():
     algorithm = build(
-        PPOAlgorithm, unroll_episodes=2, mini_batch_length=1, mini_batch_size=4
+        PPOAlgorithm, unroll_episodes=3, mini_batch_length=1, mini_batch_size=4
     )
     before = [p.clone() for p in algorithm.parameters()]
-    assert algorithm.train_iter() == algorithm.config.epochs * (3 + 3)
+    # Of the 2 * 10 steps of the unroll, in mini-batches without any of the others
+    assert algorithm.train_iter() == algorithm.config.epochs * (3 + 3 + 5)
+    assert algorithm.training_run.updates.num_updates == algorithm.config.epochs * 2
     after = algorithm.parameters()
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
