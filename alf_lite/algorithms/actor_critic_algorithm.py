@@ -96,6 +96,7 @@ class Estimate(NamedTuple):
 class ActorCriticAlgorithm(RLAlgorithm):
     """A2C with generalized advantage estimates."""
 
+    needs_successors = True
     tells_action_distribution = True
     takes_negative_discounts = True
 

@@ -86,7 +86,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     ``mini_batch_length`` (1 for feed-forward networks).
     """
 
-    num_bootstrap_steps = 0  # advantages are computed before the updates
+    needs_successors = False  # advantages are computed before the updates
     # With ``target_kl``. The diagnostics of every update are computed for it.
     stops_updates_early = False
 

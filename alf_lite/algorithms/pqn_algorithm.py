@@ -77,7 +77,6 @@ class PqnAlgorithm(RLAlgorithm):
     """PQN for nests of discrete actions; with a recurrent network, too."""
 
     takes_negative_discounts = True
-    num_bootstrap_steps = 0  # targets are computed before the updates
 
     # Gallici et al. 2024, table of the classic control tasks; the rate is Adam's.
     default_settings = DefaultSettings(

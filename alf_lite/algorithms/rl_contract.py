@@ -58,6 +58,10 @@ class RLContract(Algorithm):
     # Whether actions are drawn from a distribution; else exploration is added to them.
     has_stochastic_policy: bool = True
 
+    # On-policy: ``calc_loss`` looks at the step after each one, which the last of a
+    # sequence that an unroll is cut into does not have.
+    needs_successors: bool = False
+
     # Off-policy: whether its LossInfo has the priority that priority_replay draws by
     tells_priority: bool = True
 

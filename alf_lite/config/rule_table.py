@@ -40,6 +40,7 @@ FACTS = {
         *("tells_action_distribution", "tells_priority", "transforms_replayed_steps"),
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
         "adapts_learning_rate",
+        "needs_successors",
         "all_environments",  # their number, on all ranks
     },
     "hooks": {"hooks_of_environments", "learns_reward_weights"},
@@ -475,12 +476,12 @@ RULES = (
         "unroll_length={unroll_length}, which {algorithm} cuts into such sequences.",
     ),
     Rule(
-        lambda on_policy, mini_batch_length, num_bootstrap_steps: (
-            on_policy and mini_batch_length and num_bootstrap_steps
+        lambda on_policy, mini_batch_length, needs_successors: (
+            on_policy and mini_batch_length and needs_successors
         ),
         "TrainerConfig.mini_batch_length={mini_batch_length}: calc_loss of {acting} "
-        "needs the step after each one (num_bootstrap_steps is not 0), and the last "
-        "ones of sequences that an unroll is cut into have none. Leave it out.",
+        "needs the step after each one, and the last ones of sequences that an unroll "
+        "is cut into have none. Leave it out.",
     ),
     Rule(
         _normalizes_single_steps,

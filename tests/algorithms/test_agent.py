@@ -462,8 +462,6 @@ def test_a_run_built_in_python_is_exported(tmp_path):
 class Either(RLAlgorithm):
     """Learns nothing, on-policy or off-policy."""
 
-    num_bootstrap_steps = 0
-
     def __init__(self, *specs, is_on_policy=None, **kwargs):
         super().__init__(*specs, is_on_policy=is_on_policy, **kwargs)
         self.weight = torch.nn.Parameter(torch.zeros(()))
