@@ -223,6 +223,8 @@ class RewardNormalizer(StatisticsTransformer):
     unroll, FIRST steps left out; during the first unroll the reward is only clipped.
     The mean is not subtracted, because that would change which policy is best, and the
     reward of FIRST steps stays 0. Every dimension of the reward has its own scale.
+    Steps in which an agent waits for others count, with a reward of 0: where they are
+    many, scaled rewards are somewhat larger.
 
     Args:
         observation_spec: of one raw observation.
