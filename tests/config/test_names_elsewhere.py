@@ -89,7 +89,7 @@ def test_every_name_of_the_tables_exists():
         ("RandomGoal.num_of_goals = 8", "Here that is `RandomGoal.num_categories`."),
         ("PPOAlgorithm.model = None", "`actor_network_ctor`, `value_network_ctor`"),
         ("x = @MdqAlgorithm", "continuous dimensions is not here; `SacAlgorithm`"),
-        ("x = @TracAlgorithm", "SAC and other off-policy algorithms have no such"),
+        ("x = @TracAlgorithm", "off-policy, TracSacAlgorithm does that for SAC"),
         ("x = @get_observation_spec", "Specs come from the environment"),
         (
             "SacAlgorithm.target_entropy = @calc_default_target_entropy",
