@@ -133,9 +133,23 @@ class EarlyStop(Hook):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self._best, "num_without_better": self._num_without_better}
+        return {
+            "best": self._best,
+            "num_without_better": self._num_without_better,
+            "score": self._name,
+            "lower_is_better": self._sign < 0,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        mine = {name: self.state_dict()[name] for name in ("score", "lower_is_better")}
+        before = {name: state.get(name, mine[name]) for name in mine}
+        if before != mine:
+            _logger.warning(
+                "EarlyStop: until here it looked at %s, and now at %s: it begins anew.",
+                before,
+                mine,
+            )
+            return
         best = float(state["best"])
         self._best = best if math.isfinite(best) else -math.inf
         self._num_without_better = int(state["num_without_better"])

@@ -106,6 +106,19 @@ def test_early_stops(train, scripted, options, last, reason):
     assert stop.state_dict()["best"] == -math.inf
 
 
+def test_a_stop_by_another_number_begins_anew(train, scripted, caplog):
+    scripted(*[9.0] * 9)
+    config = {**EVALUATE, "num_iterations": 4}
+    train(hooks=[EarlyStop("EnvInfo/last/height", threshold=99.0)], **config)
+    config["num_iterations"] = 8
+    stop = EarlyStop("AverageReturn", threshold=8.0)  # which no return reaches
+    assert train(hooks=[stop], **config).iterations == 8
+    assert "looked at {'score': 'EnvInfo/last/height'" in caplog.text
+    lower = EarlyStop("AverageReturn", threshold=8.0, lower_is_better=True)
+    lower.load_state_dict(stop.state_dict())
+    assert lower.state_dict()["best"] == -math.inf
+
+
 @pytest.mark.parametrize("by_hook", [False, True])
 def test_what_is_evaluated_before_the_first_update_counts_for_nothing(train, by_hook):
     hooks = [EarlyStop(patience=1)] if by_hook else []
