@@ -25,7 +25,7 @@ from alf_lite.networks.continuous_projections import (
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.initializers import Initializer, make_initializer
 from alf_lite.networks.layers import linear
-from alf_lite.networks.network import leaf_name, takes_whole_sequences
+from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.projections import (
     POLICY_GAIN,
     BernoulliProjection,
@@ -109,7 +109,7 @@ class ActorDistributionNetwork(EncodedNetwork):
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
         heads = [
             make_projection(
-                leaf_name("action", path),
+                nest.leaf_name("action", path),
                 spec,
                 self._encoder.output_size,
                 continuous_projection=continuous_projection,

@@ -22,7 +22,7 @@ from alf_lite.networks.input_preprocessors import (
     preprocessors_of,
 )
 from alf_lite.networks.layers import Activation, mlp
-from alf_lite.networks.network import Network, leaf_name, takes_whole_sequences
+from alf_lite.networks.network import Network, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -95,7 +95,7 @@ class EncodingNetwork(EncoderNetwork):
         encoders = [
             preprocessor
             or make_encoder(
-                leaf_name("observation", path),
+                nest.leaf_name("observation", path),
                 spec,
                 conv_layer_params=conv_layer_params,
                 conv_activation=conv_activation,

@@ -287,10 +287,3 @@ def as_critic_network(built: Any, what: str) -> Any:
             f"has no {', '.join(missing)}. Derive from CriticNetwork."
         )
     return built
-
-
-def leaf_name(root: str, path: str) -> str:
-    """What messages call the leaf at ``path`` of the nest ``root``."""
-    if path == "<root>":
-        return root
-    return root + path if path.startswith("[") else f"{root}.{path}"

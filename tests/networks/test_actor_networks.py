@@ -162,9 +162,9 @@ def test_own_encoder_needs_no_options():
     ("observation_spec", "action_spec", "message"),
     [
         (VECTOR, (), "action_spec: expected at least one TensorSpec"),
-        (VECTOR, {"arm": TensorSpec((), torch.int64)}, r"^action\['arm'\]: expected b"),
+        (VECTOR, {"arm": TensorSpec((), torch.int64)}, r"^action\.arm: expected b"),
         (VECTOR, TensorSpec((), torch.int64), "^action: expected bounds"),
-        ({"x": TensorSpec((), torch.int64)}, DISCRETE, r"^observation\['x'\]: expect"),
+        ({"x": TensorSpec((), torch.int64)}, DISCRETE, r"^observation\.x: expect"),
     ],
 )
 def test_unsupported_specs_are_named(observation_spec, action_spec, message):

@@ -86,7 +86,7 @@ def test_image_alone_is_encoded_for_rollout_under_inference_mode():
     [
         ((), "input_spec: expected at least one TensorSpec"),
         (TensorSpec((), torch.int64), "^observation: expected bounds"),
-        ({"arm": [TensorSpec((0,))]}, r"^observation\['arm'\]\[0\]: expected at least"),
+        ({"arm": [TensorSpec((0,))]}, r"^observation\.arm\.0: expected at least"),
         (
             Observation(TensorSpec((), torch.int64)),
             r"^observation\.camera: expected bounds",
