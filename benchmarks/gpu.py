@@ -63,27 +63,44 @@ _IN_TORCH = (
 WORKS = {
     "ppo_half_cheetah": Work(
         "PPO, one HalfCheetah, 320 updates of 64 steps after 2,048 steps",
-        *("ppo_half_cheetah.gin", _CHEETAH, (40_960, 10_240, 6_144), "leanrl"),
+        "ppo_half_cheetah.gin",
+        _CHEETAH,
+        (40_960, 10_240, 6_144),
+        "leanrl",
     ),
     "sac_half_cheetah": Work(
         "SAC, one HalfCheetah, an update of 256 steps after each step",
-        *("sac_half_cheetah.gin", _CHEETAH, (8_000, 3_000, 650), "leanrl"),
+        "sac_half_cheetah.gin",
+        _CHEETAH,
+        (8_000, 3_000, 650),
+        "leanrl",
     ),
     "dqn_frames": Work(
         "DQN, four frames of 84x84, an update of 32 transitions after four steps",
-        *("dqn_frames.gin", (), (20_000, 8_000, 1_500), "sb3"),
+        "dqn_frames.gin",
+        (),
+        (20_000, 8_000, 1_500),
+        "sb3",
     ),
     "ppo_frames": Work(
         "PPO, 8 environments of such frames, 8 updates of 64 after 32 steps of each",
-        *("ppo_frames.gin", (), (40_960, 16_384, 1_280), "sb3"),
+        "ppo_frames.gin",
+        (),
+        (40_960, 16_384, 1_280),
+        "sb3",
     ),
     "torch_cart_pole": Work(
         "PPO, CartPoles in torch, 16 updates of a quarter of 16 steps of each",
-        *("torch_ppo_cart_pole", _IN_TORCH, (6_553_600, 655_360, 262_144)),
+        "torch_ppo_cart_pole",
+        _IN_TORCH,
+        (6_553_600, 655_360, 262_144),
     ),
     "torch_pendulum": Work(
         "PPO, Pendulums in torch, likewise",
-        *("torch_ppo_pendulum", _IN_TORCH, (6_553_600, 655_360, 262_144), "rsl_rl"),
+        "torch_ppo_pendulum",
+        _IN_TORCH,
+        (6_553_600, 655_360, 262_144),
+        "rsl_rl",
     ),
 }
 _STEPS_THERE = ("StorageOptions.device = 'cuda'",)

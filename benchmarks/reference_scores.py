@@ -110,53 +110,77 @@ _SMALL, _MUJOCO = _off_policy(1000, 20_000), _off_policy(5000, 1_000_000)
 
 TASKS = {
     "ppo_cart_pole": Task(
-        *("PPO", "CartPole-v1", 100_000),
+        "PPO",
+        "CartPole-v1",
+        100_000,
         _ppo("lin_1e-3", 32, 20, 256, gamma=0.98, gae_lambda=0.8),
         num_envs=8,
     ),
     "ppo_pendulum": Task(
-        *("PPO", "Pendulum-v1", 300_000),
+        "PPO",
+        "Pendulum-v1",
+        300_000,
         _ppo("lin_1e-3", 200, 10, 64, gamma=0.9),
         num_envs=8,
     ),
     "ppo_acrobot": Task(
-        *("PPO", "Acrobot-v1", 200_000),
+        "PPO",
+        "Acrobot-v1",
+        200_000,
         _ppo("lin_1e-3", 128, 4, 64, gamma=0.99, gae_lambda=0.94),
         num_envs=16,
         normalizes=("obs",),
     ),
     "ppo_lunar_lander": Task(
-        *("PPO", "LunarLander-v3", 500_000),
+        "PPO",
+        "LunarLander-v3",
+        500_000,
         _ppo("lin_5e-4", 256, 10, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
         num_envs=16,
     ),
     "ppo_half_cheetah": Task(
-        *("PPO", "HalfCheetah-v5", 1_000_000, _CHEETAH),
+        "PPO",
+        "HalfCheetah-v5",
+        1_000_000,
+        _CHEETAH,
         num_envs=8,
         normalizes=("obs", "reward"),
         log_std=-1.0,
         num_episodes=20,
     ),
     "dqn_cart_pole": Task(
-        *("DQN", "CartPole-v1", 50_000, _dqn(2.3e-3, (0.04, 0.16), 5, 128, 50_000)),
+        "DQN",
+        "CartPole-v1",
+        50_000,
+        _dqn(2.3e-3, (0.04, 0.16), 5, 128, 50_000),
     ),
     "dqn_lunar_lander": Task(
-        *("DQN", "LunarLander-v3", 200_000, _dqn(1e-3, (0.01, 0.12), 3, 250, 200_000)),
+        "DQN",
+        "LunarLander-v3",
+        200_000,
+        _dqn(1e-3, (0.01, 0.12), 3, 250, 200_000),
         num_envs=8,
         hidden_sizes=(128, 128),
     ),
     # where our conf has correlated noise, the state-dependent one of this library
     "sac_mountain_car_continuous": Task(
-        *("SAC", "MountainCarContinuous-v0", 10_000, {**_SMALL, "use_sde": True}),
+        "SAC",
+        "MountainCarContinuous-v0",
+        10_000,
+        {**_SMALL, "use_sde": True},
     ),
     "sac_pendulum": Task("SAC", "Pendulum-v1", 20_000, _SMALL, hidden_sizes=_WIDE),
     "ppo_door_key": Task(
-        *("PPO", environments.DOOR_KEY, 150_000),
+        "PPO",
+        environments.DOOR_KEY,
+        150_000,
         _ppo(1e-3, 128, 4, 256, gamma=0.99, ent_coef=0.01),
         num_envs=16,
     ),
     "ppo_recurrent_cart_pole": Task(  # 8 sequences of 32 steps
-        *("RecurrentPPO", environments.NO_VELOCITY, 100_000),
+        "RecurrentPPO",
+        environments.NO_VELOCITY,
+        100_000,
         _ppo("lin_1e-3", 128, 12, 256, gamma=0.98, gae_lambda=0.9),
         num_envs=8,
         normalizes=("obs",),
@@ -165,14 +189,19 @@ TASKS = {
         network=(("lstm_hidden_size", 64), ("net_arch", [])),
     ),
     "dqn_minatar_breakout": Task(
-        *("DQN", environments.BREAKOUT, 500_000),
+        "DQN",
+        environments.BREAKOUT,
+        500_000,
         {**_dqn(2.5e-4, (0.01, 0.2), 1, 1000, 100_000), "batch_size": 32},
         num_envs=8,
         hidden_sizes=(128,),
         network=(("features_extractor_class", "SmallCnn"),),
     ),
     "td3_pendulum": Task(
-        *("TD3", "Pendulum-v1", 20_000, _off_policy(1000, 20_000, 0.98)),
+        "TD3",
+        "Pendulum-v1",
+        20_000,
+        _off_policy(1000, 20_000, 0.98),
         hidden_sizes=_WIDE,
         noise=0.1,
     ),
@@ -187,7 +216,10 @@ for _name in ("HalfCheetah", "Hopper", "Walker2d", "Ant"):
     _conf = {"HalfCheetah": "half_cheetah"}.get(_name, _name.lower())
     for _algorithm in ("SAC", "TD3"):
         TASKS[f"{_algorithm.lower()}_{_conf}"] = Task(
-            *(_algorithm, f"{_name}-v5", 100_000, _MUJOCO),
+            _algorithm,
+            f"{_name}-v5",
+            100_000,
+            _MUJOCO,
             hidden_sizes=_WIDE,
             noise=0.1 if _algorithm == "TD3" else 0.0,
             num_episodes=20,
@@ -253,7 +285,8 @@ def make_sb3(task: Task, seed: int) -> tuple[Any, environments.Policy]:
     if task.log_std:
         policy["log_std_init"] = task.log_std
     model = getattr(importlib.import_module(task.package), task.algorithm)(
-        *(task.policy, env),
+        task.policy,
+        env,
         policy_kwargs=policy,
         seed=seed,
         device="cpu",
@@ -281,8 +314,11 @@ def _small_cnn() -> type:
             channels, height, width = space.shape
             super().__init__(space, 32 * (height - 4) * (width - 4))
             self.layers = torch.nn.Sequential(
-                *(torch.nn.Conv2d(channels, 16, 3), torch.nn.ReLU()),
-                *(torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU(), torch.nn.Flatten()),
+                torch.nn.Conv2d(channels, 16, 3),
+                torch.nn.ReLU(),
+                torch.nn.Conv2d(16, 32, 3),
+                torch.nn.ReLU(),
+                torch.nn.Flatten(),
             )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:

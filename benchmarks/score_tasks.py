@@ -80,14 +80,28 @@ def _core() -> list[Job]:
         env_id = theirs["sb3"].env_id
         jobs.append(
             Job(
-                *("core", task, "alf_lite", env_id, steps, seconds[0], SEEDS, needs),
+                "core",
+                task,
+                "alf_lite",
+                env_id,
+                steps,
+                seconds[0],
+                SEEDS,
+                needs,
                 conf=conf or task,
                 bindings=tuple(line.format(env=env_id) for line in bindings),
             )
         )
         jobs += [
             Job(
-                *("core", task, method, env_id, steps, cost, SEEDS, needs),
+                "core",
+                task,
+                method,
+                env_id,
+                steps,
+                cost,
+                SEEDS,
+                needs,
                 sb3=settings._replace(num_env_steps=steps),
             )
             for (method, settings), cost in zip(
@@ -130,7 +144,14 @@ def _recipes() -> list[Job]:
     seeds = SEEDS[:3]
     jobs = [
         Job(
-            *("recipes", task, method, env_id, 100_000, seconds, seeds, _MUJOCO),
+            "recipes",
+            task,
+            method,
+            env_id,
+            100_000,
+            seconds,
+            seeds,
+            _MUJOCO,
             conf=conf,
             bindings=(_ENV[0].format(env=env_id), *bindings),
         )
@@ -141,15 +162,13 @@ def _recipes() -> list[Job]:
         env_id = f"score_environments:Twice-{name}-v0"
         jobs += [
             Job(
-                *(
-                    "recipes",
-                    name.replace("-", "_"),
-                    method,
-                    env_id,
-                    50_000,
-                    seconds // 2,
-                    seeds,
-                ),
+                "recipes",
+                name.replace("-", "_"),
+                method,
+                env_id,
+                50_000,
+                seconds // 2,
+                seeds,
                 needs=("shimmy", "dm_control"),
                 conf=conf,
                 bindings=(_ENV[0].format(env=env_id), *bindings),
@@ -178,7 +197,11 @@ _OFFLINE = (
 def _offline() -> list[Job]:
     return [
         Job(
-            *("offline", "pendulum_replay", method, "Pendulum-v1", 20_000),
+            "offline",
+            "pendulum_replay",
+            method,
+            "Pendulum-v1",
+            20_000,
             seconds=int(100 * cost),
             conf=conf.format("pendulum"),
             bindings=(

@@ -328,8 +328,11 @@ class ActorCriticAlgorithm(RLAlgorithm):
         log_prob, entropy = distributions.log_prob_and_entropy(distribution, action)
         estimate = self._estimate(info, log_prob.detach())
         loss, policy_loss, value_loss = self._policy_gradient_loss(
-            *(log_prob, info.value[:-1], entropy),
-            *(estimate.advantage, estimate.value_target),
+            log_prob,
+            info.value[:-1],
+            entropy,
+            estimate.advantage,
+            estimate.value_target,
         )
         parts = ActorCriticLossInfo(
             policy_loss, value_loss, entropy, policy_lag=estimate.policy_lag
@@ -372,7 +375,11 @@ class ActorCriticAlgorithm(RLAlgorithm):
                 reward, value, step_type, discount, self._td_lambda, time_major
             )
         return value_ops.generalized_advantage_estimation(
-            *(reward, value, step_type, self._gamma * discount, self._td_lambda),
+            reward,
+            value,
+            step_type,
+            self._gamma * discount,
+            self._td_lambda,
             time_major=time_major,
         )
 

@@ -127,7 +127,9 @@ class Agent(Composition):
                 )
         with self._told_who_hides_masks(before):
             rl = self._build_rl(
-                *(rl_algorithm_ctor, spec, action_spec),
+                rl_algorithm_ctor,
+                spec,
+                action_spec,
                 reward_spec=TensorSpec((2,)) if has_two_values else self.reward_spec,
                 reward_weights=reward_weights,
             )
@@ -141,7 +143,9 @@ class Agent(Composition):
             _check_tells_policy(self._name, rl)
             after.append(("entropy_target", entropy_target_ctor(action_spec)))
         self._rewards = RewardMixture(
-            *(self._name, [name for name, _ in rewards], extrinsic_reward_weight),
+            self._name,
+            [name for name, _ in rewards],
+            extrinsic_reward_weight,
             None if self._is_eval else intrinsic_reward_weights,
             has_two_values=has_two_values,
         )
@@ -185,7 +189,7 @@ class Agent(Composition):
         for name, ctor in given:
             shown, specs = name or parameter, (spec, self.action_spec)
             reward = built_part(
-                *(self._name, shown, IntrinsicReward, parameter), ctor, *specs
+                self._name, shown, IntrinsicReward, parameter, ctor, *specs
             )
             rewards.append((name or reward.name, reward))
         for _, reward in rewards:

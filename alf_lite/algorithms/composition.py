@@ -145,7 +145,12 @@ class Composition(RLAlgorithm):
         """
         given = {} if reward_weights is None else {"reward_weights": reward_weights}
         return built_part(
-            *(self._name, "rl", RLAlgorithm, "rl_algorithm_ctor", ctor, *specs),
+            self._name,
+            "rl",
+            RLAlgorithm,
+            "rl_algorithm_ctor",
+            ctor,
+            *specs,
             reward_spec=reward_spec,
             config=self._config,
             is_eval=self._is_eval,

@@ -171,7 +171,9 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
         spec = self._mask.remaining_spec
         self._q_network = as_network(
             q_network_ctor(spec, sizes.tolist(), num_outputs),
-            *(spec, "q_network_ctor", (*sizes.shape, int(sizes.max()), num_outputs)),
+            spec,
+            "q_network_ctor",
+            (*sizes.shape, int(sizes.max()), num_outputs),
         )
         state_spec = self._q_network.state_spec
         self._set_state_specs(

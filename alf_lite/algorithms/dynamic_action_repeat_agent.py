@@ -103,7 +103,9 @@ class DynamicActionRepeatAgent(Composition):
         decision_spec = {"action": action_spec, "repeat": repeat}
         try:
             rl = self._build_rl(
-                *(rl_algorithm_ctor, observation_spec, decision_spec),
+                rl_algorithm_ctor,
+                observation_spec,
+                decision_spec,
                 reward_spec=self.reward_spec,
                 reward_weights=reward_weights,
             )

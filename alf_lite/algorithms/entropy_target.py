@@ -172,7 +172,9 @@ class SGDEntropyTarget(_EntropyWeights):
                 the action.
         """
         super().__init__(
-            *(action_spec, target_entropy, initial_alpha),
+            action_spec,
+            target_entropy,
+            initial_alpha,
             optimizer=optimizer or Adam(lr=0.01),
             name=name,
         )

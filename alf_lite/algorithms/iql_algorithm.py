@@ -139,7 +139,11 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
         if not self._is_eval:
             shape = tuple(self.reward_spec.shape)
             self._value_network = make_critic_network(
-                *(value_network_ctor, self._critic_mask, 0, 1, shape),
+                value_network_ctor,
+                self._critic_mask,
+                0,
+                1,
+                shape,
                 what="value_network_ctor",
             )
             self._claim(value_optimizer, self._value_network)

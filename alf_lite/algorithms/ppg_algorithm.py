@@ -145,7 +145,8 @@ class PPGAlgorithm(PPOAlgorithm):
         if self._is_eval or self._config is None:
             return
         self._memory = UnrollMemory(
-            *(self._observation_spec, self.reward_spec),
+            self._observation_spec,
+            self.reward_spec,
             num_unrolls=self._auxiliary_period,
             num_rows=num_environments * int(self._config.unroll_length),
         )

@@ -250,12 +250,16 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         if self._correct_lag is not None:
             assert isinstance(rollout_log_prob, Tensor)
             return self._correct_lag(
-                *(steps.reward, value, steps.step_type, self._gamma * steps.discount),
-                *(log_prob, rollout_log_prob),
+                steps.reward,
+                value,
+                steps.step_type,
+                self._gamma * steps.discount,
+                log_prob,
+                rollout_log_prob,
                 time_major=False,
             )
         advantage = self._generalized_advantage(
-            *(steps.reward, value, steps.step_type, steps.discount), time_major=False
+            steps.reward, value, steps.step_type, steps.discount, time_major=False
         )
         return advantage, advantage + value[:, :-1], ()
 

@@ -136,7 +136,9 @@ class PqnAlgorithm(RLAlgorithm):
         sizes, spec = self._actions.sizes, self._mask.remaining_spec
         self._q_network = as_network(
             q_network_ctor(spec, sizes.tolist(), 1),
-            *(spec, "q_network_ctor", (*sizes.shape, int(sizes.max()), 1)),
+            spec,
+            "q_network_ctor",
+            (*sizes.shape, int(sizes.max()), 1),
         )
         state_spec = self._q_network.state_spec
         self._train_state_spec = self._rollout_state_spec = state_spec

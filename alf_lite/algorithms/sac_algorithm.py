@@ -183,8 +183,12 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
             return
         boxes = self._policy.differentiable_boxes()
         self._prior = make_prior(
-            *(prior_actor_ctor, self.action_spec, self._actor_mask),
-            *(prior_checkpoint, target_kld_per_dim, target_entropy),
+            prior_actor_ctor,
+            self.action_spec,
+            self._actor_mask,
+            prior_checkpoint,
+            target_kld_per_dim,
+            target_entropy,
         )
         if self._prior is not None:
             boxes = BoxSamples(max_entropy=0.0)  # of −KL
@@ -196,7 +200,9 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
                 alpha_optimizer=alpha_optimizer,
             )
         self._temperatures = Temperatures(
-            *(self._actions, target_entropy, discrete_target_entropy),
+            self._actions,
+            target_entropy,
+            discrete_target_entropy,
             boxes=boxes,
             initial_value=initial_alpha,
             is_learnt=learn_alpha,

@@ -188,7 +188,8 @@ class TaacAlgorithm(PathwiseActorCriticAlgorithm):
             boxes = self._policy.differentiable_boxes()
         self._temperatures = Temperatures(
             make_actions((self.action_spec, _SWITCH)),
-            *(target_entropy, switch_target_entropy),
+            target_entropy,
+            switch_target_entropy,
             boxes=boxes,
             discrete_name="switch_target_entropy",
             initial_value=initial_alpha,

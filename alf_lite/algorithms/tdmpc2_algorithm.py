@@ -201,7 +201,11 @@ class Tdmpc2Algorithm(PlanningAlgorithm):
         bins = self._head.num_outputs
         self._model = _Model(latent_size, size, fc_layer_params, simnorm_size, bins)
         self._q = ParallelMLP(
-            *(num_critics, latent_size + size, fc_layer_params, bins, "mish"),
+            num_critics,
+            latent_size + size,
+            fc_layer_params,
+            bins,
+            "mish",
             layer_norm=True,
             last_initializer="zeros",
         )

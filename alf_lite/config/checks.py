@@ -241,7 +241,12 @@ def _warn_of_repeated_calls(bindings: Bindings) -> None:
                 "%s: called anew at each of the %d uses of %%%s, so that each gets an "
                 "object of its own. To share one: `%s = @%s/gin.singleton()` and "
                 "`%s/gin.singleton.constructor = @…`.",
-                *(macro, uses[name], name, name, name.lower(), name.lower()),
+                macro,
+                uses[name],
+                name,
+                name,
+                name.lower(),
+                name.lower(),
             )
 
 

@@ -266,7 +266,10 @@ class HindsightExperienceTransformer(ReplayTransformer):
                 "fit the others then. Wrappers that change rewards, such as "
                 "ActionRepeat, are not asked: leave them out, or bind "
                 "HindsightExperienceTransformer.reward_function.",
-                *(num_different, num_steps, computed[i].tolist(), recorded[i].tolist()),
+                num_different,
+                num_steps,
+                computed[i].tolist(),
+                recorded[i].tolist(),
             )
 
     def _rewards(

@@ -340,7 +340,9 @@ def _refuse_batch(
     if num_ranks > 1 and ranks.is_first:
         _logger.info(
             "env_ctor returns %d environments for each of %d ranks, %d in all.",
-            *(size, num_ranks, size * num_ranks),
+            size,
+            num_ranks,
+            size * num_ranks,
         )
     has_limit = arguments["max_episode_steps"] is not None
     if arguments["wrappers"] or has_limit or arguments["env_retries"]:

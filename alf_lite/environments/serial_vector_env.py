@@ -399,9 +399,11 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         _logger.warning(
             "%s raised %s. Its episode is given up, and it is %s (%d of %d times until "
             "an episode ends).",
-            *(where, failure_text(error).splitlines()[0]),
+            where,
+            failure_text(error).splitlines()[0],
             "reset" if self._renew_fns is None else "built anew",
-            *(number, self._num_retries),
+            number,
+            self._num_retries,
         )
 
     def _renew(self, index: int, env_fn: Callable[[], gymnasium.Env]) -> int | None:

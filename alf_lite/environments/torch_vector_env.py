@@ -324,9 +324,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
         if self._is_new:
             new, time_step = result
             check_declared(self, self._device, new.physics, time_step)
-            check_transition(
-                *(self, state.physics, new.physics, new.has_ended, time_step)
-            )
+            check_transition(self, state.physics, new.physics, new.has_ended, time_step)
         self.go_on_from(*result, own)
         return self.current_time_step
 

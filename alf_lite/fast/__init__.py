@@ -371,7 +371,9 @@ def _differentiable(
     wanted = [x for x, is_needed in zip(inputs, needs, strict=True) if is_needed]
     found = iter(
         torch.autograd.grad(
-            *([o for o, _ in pairs], wanted, [g for _, g in pairs]),
+            [o for o, _ in pairs],
+            wanted,
+            [g for _, g in pairs],
             create_graph=True,
             allow_unused=True,
         )

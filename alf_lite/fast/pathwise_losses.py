@@ -104,7 +104,10 @@ def _sac_loss(
 
     def parts(q: Tensor) -> SacLossInfo:
         return SacLossInfo(
-            *(_timed(actor_loss), _timed(critic_loss), _timed(alpha_loss), _timed(q)),
+            _timed(actor_loss),
+            _timed(critic_loss),
+            _timed(alpha_loss),
+            _timed(q),
             entropy=Entropies(*map(_timed, entropies)),
             alpha=algorithm._temperatures.alpha,
         )

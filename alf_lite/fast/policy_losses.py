@@ -112,7 +112,10 @@ def of_ppo(
     if info.old_value.ndim > 1 or not is_exactly(part, ClippedLoss):
         return None
     mean = _mean_loss(
-        *(algorithm, inputs.observation, info.action, batch.valid[0]),
+        algorithm,
+        inputs.observation,
+        info.action,
+        batch.valid[0],
         lambda *_: NumpyClippedLoss(part, algorithm._advantage_of(info), info),
     )
     return None if mean is None else looked_at(algorithm, batch, mean)

@@ -96,7 +96,8 @@ class FoldedEnvironment(GameEnvironment):
         if game.others is not None:
             info |= dict.fromkeys(("opponent", "outcome", "seat"), TensorSpec(()))
         super().__init__(
-            *(num_environments, game),
+            num_environments,
+            game,
             max_episode_steps=max_episode_steps,
             num_learners=game.num_learners,
             env_info_spec=info,
@@ -107,7 +108,8 @@ class FoldedEnvironment(GameEnvironment):
         if others is not None:
             self._opponents = Opponents(self, opponents, num_snapshots, others)
             if num_snapshots and (others.policy_space, others.num_actions) != (
-                *(game.policy_space, game.num_actions),
+                game.policy_space,
+                game.num_actions,
             ):
                 raise ConfigError(
                     f"{self.name}: num_snapshots needs sides that are alike, but the "

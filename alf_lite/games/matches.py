@@ -58,8 +58,13 @@ def play_games(
             own = np.flatnonzero(moves[:, seat])
             if len(own):
                 actions[own, seat] = choose_rows(
-                    *(player, game, copy_rows(before, own), np.full(len(own), seat)),
-                    *(rng, memories[seat], rows[own]),
+                    player,
+                    game,
+                    copy_rows(before, own),
+                    np.full(len(own), seat),
+                    rng,
+                    memories[seat],
+                    rows[own],
                 )
         after = game.play(before, actions, rng)
         games = with_rows(games, rows, after)

@@ -187,8 +187,12 @@ class MctsOpponent(Opponent):
             bot = pyspiel.MCTSBot(
                 one.get_game(),
                 pyspiel.RandomRolloutEvaluator(1, seed),
-                *(self._exploration, self._num_simulations),
-                *(1000, False, seed, False),  # MB, solve, seed, verbose
+                self._exploration,
+                self._num_simulations,
+                1000,
+                False,
+                seed,
+                False,  # MB, solve, seed, verbose
             )
             chosen.append(bot.step(one))
         return np.array(chosen)

@@ -304,8 +304,13 @@ class Opponents:
         for i in np.unique(players).tolist():
             own = np.flatnonzero(players == i)
             actions[own] = choose_rows(
-                *(self[i], self._game, copy_rows(state, own), seats[own], rng),
-                *(self._memories[i], places[own]),
+                self[i],
+                self._game,
+                copy_rows(state, own),
+                seats[own],
+                rng,
+                self._memories[i],
+                places[own],
             )
         return actions
 

@@ -96,8 +96,13 @@ class AverageOpponent(Opponent):
             rows = np.flatnonzero(memory[0] == i)
             if len(rows):
                 actions[rows] = choose_rows(
-                    *(opponent, game, copy_rows(state, rows), seats[rows], rng),
-                    *(own, rows),
+                    opponent,
+                    game,
+                    copy_rows(state, rows),
+                    seats[rows],
+                    rng,
+                    own,
+                    rows,
                 )
         return actions, memory
 

@@ -108,7 +108,6 @@ from alf_lite.networks.network import (
     as_critic_network as as_critic_network,
     as_network as as_network,
     current_sequences as current_sequences,
-    leaf_name as leaf_name,
     require_module as require_module,
     says_that_it_takes_them as says_that_it_takes_them,
     takes_whole_sequences as takes_whole_sequences,

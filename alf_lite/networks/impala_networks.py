@@ -73,7 +73,7 @@ class ImpalaEncodingNetwork(EncoderNetwork):
         self._convolutions = nn.Sequential(*sections, nn.ReLU(), nn.Flatten())
         size = num_channels * height * width
         self._mlp = mlp(
-            *(size, fc_layer_params, activation, layer_norm), initializer=initializer
+            size, fc_layer_params, activation, layer_norm, initializer=initializer
         )
         self.output_size = [size, *fc_layer_params][-1]
 

@@ -243,7 +243,10 @@ def convolution(
     """A square convolution with zero bias, and orthogonal weights by default."""
     check_parameters(
         f"a convolution of {filters} filters of {kernel}x{kernel}",
-        *(channels, filters, kernel, kernel),
+        channels,
+        filters,
+        kernel,
+        kernel,
     )
     layer = nn.Conv2d(channels, filters, kernel, stride, padding)
     return initialized(layer, HIDDEN_GAIN, initializer)

@@ -59,7 +59,9 @@ class NoisyLinear(LinearMap):
             raise ValueError(f"noise_std must be positive, got {noise_std}")
         check_parameters(
             f"a noisy layer of {input_size} x {output_size}",
-            *(2, input_size, output_size),
+            2,
+            input_size,
+            output_size,
         )
         bound = 1 / math.sqrt(input_size)
         sizes = (output_size, input_size)

@@ -280,7 +280,10 @@ class Optimizer(FollowsProgress):
         (group,) = self._require_setup().param_groups
         return (
             0 if self._fast_step is None else self._fast_step.layout,
-            *(self._rate_factor, group["weight_decay"], group["eps"], *group["betas"]),
+            self._rate_factor,
+            group["weight_decay"],
+            group["eps"],
+            *group["betas"],
             *[parameter.requires_grad for parameter in self._parameters],
         )
 

@@ -319,7 +319,9 @@ class _Tally:
                 "Environment %d of %s was stepped %s times without the end of its "
                 "episode. Without a time limit it may never come: use gymnasium."
                 "wrappers.TimeLimit or create_environment(..., max_episode_steps=...).",
-                *(b, self._env_name, f"{_MANY_STEPS:,}"),
+                b,
+                self._env_name,
+                f"{_MANY_STEPS:,}",
             )
 
     def _game(self, played: list[float]) -> PlayedGame | None:

@@ -58,11 +58,16 @@ class CompiledSumTree(SumTree):
         """The largest of ``weights`` in units; sets none if that is too large."""
         maximum, minimum = self._maximum, self._minimum
         largest, *extremes = self._set(
-            *(self._sums, self._starts),
-            *(np.ascontiguousarray(rows), np.ascontiguousarray(weights)),
-            *(self._unit, self._max_units),
-            *(maximum.bound, maximum.num_holders),
-            *(minimum.bound, minimum.num_holders),
+            self._sums,
+            self._starts,
+            np.ascontiguousarray(rows),
+            np.ascontiguousarray(weights),
+            self._unit,
+            self._max_units,
+            maximum.bound,
+            maximum.num_holders,
+            minimum.bound,
+            minimum.num_holders,
         )
         maximum.bound, maximum.num_holders = extremes[:2]
         if minimum.is_followed:

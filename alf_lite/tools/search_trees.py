@@ -276,7 +276,8 @@ def _draw_tree(axes: Any, root: TreeBranch, best: int, num_levels: int) -> None:
         for child, below in zip(branch.branches, rows, strict=False):
             is_best = level == 0 and child.action == best
             axes.plot(
-                *([level, level + 0.35, level + 1], [row, below, below]),
+                [level, level + 0.35, level + 1],
+                [row, below, below],
                 color="#333333" if is_best else "#999999",
                 linewidth=0.4 + 5 * child.prior,
                 solid_capstyle="round",
@@ -284,13 +285,16 @@ def _draw_tree(axes: Any, root: TreeBranch, best: int, num_levels: int) -> None:
                 zorder=1,
             )
             axes.text(
-                *(level + 0.62, below, str(child.action)),
+                level + 0.62,
+                below,
+                str(child.action),
                 **{"size": 7, "ha": "center", "va": "center", "zorder": 3},
                 weight="bold" if is_best else "normal",
                 bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": "#bbbbbb"},
             )
         axes.scatter(
-            *(level, row),
+            level,
+            row,
             s=10 + 170 * math.sqrt(branch.visits / root.visits),
             color=colour((branch.value / largest + 1) / 2),
             edgecolor="#555555",

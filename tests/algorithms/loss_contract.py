@@ -555,7 +555,8 @@ def _unroll(
     rollout_info = rollout_info._replace(
         action=nest.map_structure(
             lambda a, zero: torch.where(expand_dims_as(is_last, a), zero, a),
-            *(rollout_info.action, ignored),
+            rollout_info.action,
+            ignored,
         )
     )
     valid = steps.step_type != L

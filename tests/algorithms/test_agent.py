@@ -231,7 +231,10 @@ def test_goals_change_when_they_shall_and_are_stored_with_the_steps():
 
 def test_rewards_are_weighted_and_the_raw_one_stays():
     agent = trained(
-        *(DqnAlgorithm, Agent, 20, {"num_updates_per_train_iter": 1}),
+        DqnAlgorithm,
+        Agent,
+        20,
+        {"num_updates_per_train_iter": 1},
         rl_algorithm_ctor=DqnAlgorithm,
         intrinsic_rewards={"bias": Bias, "more": Bias},
         extrinsic_reward_weight=0.5,
@@ -253,7 +256,9 @@ def test_rewards_are_weighted_and_the_raw_one_stays():
 @pytest.mark.parametrize("algorithm", [PPOAlgorithm, ActorCriticAlgorithm])
 def test_intrinsic_rewards_have_a_value_of_their_own(algorithm):
     agent = trained(
-        *(PPOAlgorithm, Agent, 3),
+        PPOAlgorithm,
+        Agent,
+        3,
         rl_algorithm_ctor=algorithm,
         intrinsic_rewards={"bias": Bias, "more": Bias},
         intrinsic_reward_weights={"bias": 10.0},
@@ -271,7 +276,7 @@ def test_intrinsic_rewards_have_a_value_of_their_own(algorithm):
     assert value.shape == (2, 2)
     values = torch.zeros(2, 4, 2)
     advantage = rl._generalized_advantage(
-        *(inputs.reward, values, steps.step_type, torch.zeros(2, 4)), time_major=False
+        inputs.reward, values, steps.step_type, torch.zeros(2, 4), time_major=False
     )
     assert torch.equal(advantage[..., 0], 0.5 * steps.reward[:, 1:])  # all terminal
     share = 0.25 * rl._td_lambda
@@ -327,7 +332,9 @@ def test_learns_from_an_intrinsic_reward_alone(algorithm, gamma):
 def test_offline_steps_are_trained_by_every_part(algorithm):
     recorded = trained(DqnAlgorithm, DqnAlgorithm)
     agent = trained(
-        *(DqnAlgorithm, Agent, 5),
+        DqnAlgorithm,
+        Agent,
+        5,
         rl_algorithm_ctor=algorithm,
         intrinsic_rewards={"bias": Bias},
     )
@@ -353,7 +360,9 @@ def test_the_quick_way_to_the_loss_changes_nothing(algorithm, num_steps):
     for is_quick in (True, False):
         with contextlib.nullcontext() if is_quick else without_twins():
             agent = trained(
-                *(algorithm, Agent, 1 if algorithm is PPOAlgorithm else 6),
+                algorithm,
+                Agent,
+                1 if algorithm is PPOAlgorithm else 6,
                 settings=settings,
                 rl_algorithm_ctor=functools.partial(algorithm, **several),
                 intrinsic_rewards=parts,
@@ -366,7 +375,9 @@ def test_the_quick_way_to_the_loss_changes_nothing(algorithm, num_steps):
 
 def test_new_steps_are_prioritized_by_the_reward_that_is_trained():
     agent = trained(
-        *(DqnAlgorithm, Agent, 5),
+        DqnAlgorithm,
+        Agent,
+        5,
         {"priority_replay": True},
         rl_algorithm_ctor=functools.partial(
             DqnAlgorithm, prioritize_new_steps=True, n_step=1
@@ -628,7 +639,8 @@ def test_a_part_that_hides_the_action_mask_is_named(arguments, part):
         ConfigError, match=r"^action mask: expected a dict .* key 'mask'"
     ):
         Agent(
-            *(MASKED, SPECS[1]),
+            MASKED,
+            SPECS[1],
             rl_algorithm_ctor=functools.partial(PPOAlgorithm, action_mask_key="mask"),
         )
 
@@ -706,7 +718,9 @@ def test_an_output_of_another_shape_is_named(parts, message):
 def test_an_agent_of_several_parts_is_compiled():
     agents = [
         trained(
-            *(PPOAlgorithm, Agent, 2),
+            PPOAlgorithm,
+            Agent,
+            2,
             {"compile": compiles, "epochs": 2, "mini_batch_size": 16},
             rl_algorithm_ctor=PPOAlgorithm,
             intrinsic_rewards={"rnd": RndReward},

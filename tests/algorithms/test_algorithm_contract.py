@@ -289,7 +289,8 @@ def test_only_rows_of_offline_buffers_are_treated_so_if_asked_for(name, memory):
 
 def of_agent() -> Agent:
     return Agent(
-        *(OBSERVATION, CHOICE),
+        OBSERVATION,
+        CHOICE,
         rl_algorithm_ctor=PPOAlgorithm,
         intrinsic_rewards={"rnd": RndReward},
         optimizer=Adam(),
@@ -347,5 +348,5 @@ def test_a_state_with_a_damaged_leaf_is_refused_by_its_name(build):
     # EntropyTarget begins with NaN where it has seen nothing.
     for name, value in module.state_dict().items():
         torch.testing.assert_close(
-            *(value, before[name]), rtol=0.0, atol=0.0, equal_nan=True, msg=name
+            value, before[name], rtol=0.0, atol=0.0, equal_nan=True, msg=name
         )

@@ -176,10 +176,8 @@ def test_targets_value_both_steps_by_the_statistics_of_the_batch(action_spec):
     assert not next_value.requires_grad
     algorithm.after_update((), ())  # half of the way
     for source, target, before in zip(
-        *(
-            algorithm._critics.online.parameters(),
-            algorithm._critics.target.parameters(),
-        ),
+        algorithm._critics.online.parameters(),
+        algorithm._critics.target.parameters(),
         other._critics.target.parameters(),
         strict=True,
     ):

@@ -334,7 +334,8 @@ class TestLearning(OffPolicyLearningContract):
             **networks,
         )
         return DynamicActionRepeatAgent(
-            *(env.observation_spec, env.action_spec),
+            env.observation_spec,
+            env.action_spec,
             rl_algorithm_ctor=sac,
             max_repeats=2,
             env=env,

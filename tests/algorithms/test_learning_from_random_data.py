@@ -92,7 +92,7 @@ SLOW = pytest.mark.slow
     ("algorithm_ctor", "env_ctor", "at_least"),
     [
         pytest.param(CQL, CONTINUOUS, 3.4, id="cql-continuous", marks=SLOW),
-        pytest.param(*(LAGRANGE, CONTINUOUS, 3.4), id="cql-with-threshold", marks=SLOW),
+        pytest.param(LAGRANGE, CONTINUOUS, 3.4, id="cql-with-threshold", marks=SLOW),
         pytest.param(CQL, DISCRETE, 3.8, id="cql-discrete", marks=SLOW),
         pytest.param(CQL, NestedEnv, 3.0, id="cql-mixed"),
         pytest.param(CQL_DQN, DISCRETE, 3.8, id="cql_dqn", marks=SLOW),
@@ -144,25 +144,23 @@ def test_greedy_actions_are_better_than_those_of_the_data(
         pytest.param(FAR, TwoStepsEnv, 1.0, id="iql-two-steps", marks=SLOW),
         pytest.param(FAR, MOVES, 1.0, id="iql-two-steps-continuous"),
         pytest.param(
-            *(functools.partial(FAR, n_step=2), TwoStepsEnv, 1.0),
+            functools.partial(FAR, n_step=2),
+            TwoStepsEnv,
+            1.0,
             id="iql-two-steps-at-once",
         ),
         pytest.param(AWAC, TwoStepsEnv, 1.0, id="awac-two-steps"),
         pytest.param(AWAC, MOVES, 1.0, id="awac-two-steps-continuous", marks=SLOW),
         pytest.param(
-            *(
-                functools.partial(IQL, action_mask_key="action_mask"),
-                ForbiddenActionEnv,
-            ),
-            *(3.9,),
+            functools.partial(IQL, action_mask_key="action_mask"),
+            ForbiddenActionEnv,
+            3.9,
             id="iql-masked",
         ),
         pytest.param(
-            *(
-                functools.partial(AWAC, action_mask_key="action_mask"),
-                ForbiddenActionEnv,
-            ),
-            *(3.9,),
+            functools.partial(AWAC, action_mask_key="action_mask"),
+            ForbiddenActionEnv,
+            3.9,
             id="awac-masked",
         ),
     ],

@@ -101,7 +101,9 @@ def cases():
         for phase, recurrent in (*((p, False) for p in PHASES), ("offline", True)):
             is_quick = quick.get(phase, algorithm_class) is algorithm_class
             yield pytest.param(
-                *(algorithm_class, phase, recurrent),
+                algorithm_class,
+                phase,
+                recurrent,
                 id=f"{algorithm_class.__name__}-{phase}{'-memory' * recurrent}",
                 marks=() if is_quick else pytest.mark.slow,
             )

@@ -47,7 +47,8 @@ SPEC = {"numbers": TensorSpec((6,)), "kind": BoundedTensorSpec((), torch.int64, 
 def test_learns_what_the_observations_are_made_of(predicts):
     torch.manual_seed(0)
     learner = PredictiveRepresentation(
-        *(SPEC, ACTION),
+        SPEC,
+        ACTION,
         representation_size=3,
         predicts=predicts,
         fc_layer_params=(32,),

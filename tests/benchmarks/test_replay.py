@@ -92,8 +92,13 @@ def test_a_workload_is_timed_when_it_is_named(replay, monkeypatch, capsys):
 @pytest.mark.slow
 def test_libraries_take_turns():
     output = run(
-        *("--libraries", "alf_lite", f"alf_lite@{ROOT}"),
-        *("--kinds=sample", "--turns=4", "--shrink=1000", "--batch_size=32"),
+        "--libraries",
+        "alf_lite",
+        f"alf_lite@{ROOT}",
+        "--kinds=sample",
+        "--turns=4",
+        "--shrink=1000",
+        "--batch_size=32",
     )
     first, second = output.splitlines()
     assert first.startswith("sample_32 alf_lite: ")

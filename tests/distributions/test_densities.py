@@ -438,11 +438,13 @@ def test_they_are_nodes_of_nests():
     policies = {
         "cauchy": DiagonalCauchy(torch.zeros(4, 2), torch.ones(4, 2)),
         "mixture": NormalMixture(
-            *(torch.zeros(4, 3), torch.zeros(4, 3, 2), torch.ones(4, 3, 2)),
+            torch.zeros(4, 3),
+            torch.zeros(4, 3, 2),
+            torch.ones(4, 3, 2),
             torch.Size((2,)),
         ),
         "truncated": TruncatedNormal(
-            *(torch.zeros(4, 2), torch.ones(4, 2), box((2,), torch.float32))
+            torch.zeros(4, 2), torch.ones(4, 2), box((2,), torch.float32)
         ),
         "one hot": OneHotCategorical(torch.zeros(4, 2), box((2,), torch.float32)),
         "torch gumbel": td.Independent(td.Gumbel(torch.zeros(4, 2), 1.0), 1),
@@ -471,8 +473,10 @@ def test_mixtures_and_gumbels_of_torch_have_modes_entropies_and_divergences():
     n = 20_000
     ours, other = (
         NormalMixture(
-            *(torch.randn(3).expand(n, 3), torch.randn(3, 4).expand(n, 3, 4)),
-            *((torch.rand(3, 4) + 0.2).expand(n, 3, 4), torch.Size((4,))),
+            torch.randn(3).expand(n, 3),
+            torch.randn(3, 4).expand(n, 3, 4),
+            (torch.rand(3, 4) + 0.2).expand(n, 3, 4),
+            torch.Size((4,)),
         )
         for _ in range(2)
     )

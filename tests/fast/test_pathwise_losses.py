@@ -58,7 +58,8 @@ def build(kind, action_spec=BOX, config=CONFIG, **options):
     """With networks that differ from their targets."""
     torch.manual_seed(0)
     algorithm = kind(
-        *(TensorSpec((SIZE,)), action_spec),
+        TensorSpec((SIZE,)),
+        action_spec,
         **{"config": config, "optimizer": Adam(), **networks(kind), **options},
     )
     for parameter in algorithm.parameters():
@@ -91,7 +92,9 @@ def a_batch(algorithm, size=40, weighted=False) -> TrainingBatch:
         prev_action=action,
     )
     transition = Transition(
-        *(action, 3 * torch.randn(shape), 0.9 * (torch.rand(shape) > 0.1)),
+        action,
+        3 * torch.randn(shape),
+        0.9 * (torch.rand(shape) > 0.1),
         next_observation=torch.randn(*shape, SIZE),
     )
     info = BatchInfo()

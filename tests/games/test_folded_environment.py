@@ -389,7 +389,8 @@ class Right(Opponent):
 def test_one_side_learns_and_the_other_is_played():
     right = Right()
     env = FoldedEnvironment(
-        *(4, lambda: Chase((4, 6, 3), sizes=(5, 2, 2))),
+        4,
+        lambda: Chase((4, 6, 3), sizes=(5, 2, 2)),
         learners=TWO,
         opponents=[right],
         seed=0,
@@ -486,7 +487,8 @@ def test_a_policy_of_the_other_side_is_an_opponent():
     config = TrainerConfig(num_iterations=1, unroll_length=4, random_seed=0)
     sizes = {"sizes": (5, 2, 2)}
     trained = FoldedEnvironment(
-        *(2, lambda: Chase(**sizes)),
+        2,
+        lambda: Chase(**sizes),
         learners=TWO,
         opponents=[RandomOpponent()],
         tells_team=False,

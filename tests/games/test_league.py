@@ -312,7 +312,7 @@ class TestMemory:
             own = copy_rows(state, [1])
             one, alone = snapshot.choose(game, own, seats[:1], draws, alone)
             chosen = choose_rows(
-                *(snapshot, game, state, seats, draws, together, np.arange(3))
+                snapshot, game, state, seats, draws, together, np.arange(3)
             )
             assert chosen[1] == one[0]
             state = game.play(state, np.repeat(chosen[:, None], 2, 1), draws)

@@ -54,7 +54,7 @@ def test_members_equal_networks_of_their_own(
 ):
     torch.manual_seed(0)
     ensemble = ParallelMLP(
-        *(num_members, 4, (8, 6), num_outputs, "tanh"), layer_norm=layer_norm
+        num_members, 4, (8, 6), num_outputs, "tanh", layer_norm=layer_norm
     )
     for parameter in ensemble.parameters():
         nn.init.normal_(parameter)

@@ -33,7 +33,8 @@ def test_actions_of_any_shape_have_a_policy_with_a_gradient(kind, varies):
     torch.manual_seed(0)
     spec = {"a": BOX, "b": BoundedTensorSpec(()), "c": BoundedTensorSpec((2, 2))}
     network = ActorDistributionNetwork(
-        *(VECTOR, spec),
+        VECTOR,
+        spec,
         continuous_projection=kind,
         state_dependent_std=varies,
         initial_log_std=-0.5,
@@ -94,7 +95,8 @@ def test_a_mask_rules_out_elements_of_a_one_hot_action():
         "action_mask": BoundedTensorSpec((3, 2), torch.bool, 0, 1),
     }
     algorithm = PPOAlgorithm(
-        *(observation_spec, action_spec),
+        observation_spec,
+        action_spec,
         actor_network_ctor=functools.partial(ActorDistributionNetwork, one_hot=True),
         action_mask_key="action_mask",
         optimizer=Adam(lr=1e-3),
@@ -116,7 +118,8 @@ def test_a_mask_rules_out_elements_of_a_one_hot_action():
 
 def one_hot_sac(action_spec, **kwargs):
     return SacAlgorithm(
-        *(VECTOR, action_spec),
+        VECTOR,
+        action_spec,
         actor_network_ctor=functools.partial(ActorDistributionNetwork, one_hot=True),
         optimizer=Adam(lr=1e-3),
         **kwargs,
@@ -167,7 +170,9 @@ def learned_return(env_ctor, num_iterations, at_least, lr=3e-3, settings=None, *
 
 def test_a_mixture_keeps_two_answers():
     found = learned_return(
-        *(TwoAnswersEnv, 60, 0.8),
+        TwoAnswersEnv,
+        60,
+        0.8,
         settings={"gamma": 1.0, "entropy_regularization": 0.003},
         initial_log_std=-1.0,
         continuous_projection="tanh_mixture",
@@ -179,7 +184,7 @@ def test_a_mixture_keeps_two_answers():
 def test_other_heads_learn_what_the_observation_asks_for(kind):
     env = functools.partial(ObservationPolicyEnv, "continuous")
     found = learned_return(
-        *(env, 80, 0.8), continuous_projection=kind, initial_log_std=-1.0
+        env, 80, 0.8, continuous_projection=kind, initial_log_std=-1.0
     )
     assert found >= 0.8
 

@@ -147,7 +147,8 @@ def test_updates_of_large_networks_are_wide(faster, num_units, expected):
     sizes = (num_units, num_units)
     network = {"q_network_ctor": functools.partial(QNetwork, fc_layer_params=sizes)}
     assert {expected} == trained_with(
-        *(WatchedDqn, network),
+        WatchedDqn,
+        network,
         mini_batch_size=64,
         unroll_length=4,
         initial_collect_steps=8,

@@ -85,7 +85,11 @@ def _is_plain(leaf: Tensor) -> bool:
 def _run_engine(roots: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
     keep_graph, create_graph, inputs, allow_unreachable = False, False, (), True
     _ENGINE.run_backward(
-        *(tuple(roots), tuple(gradients)),
-        *(keep_graph, create_graph, inputs, allow_unreachable),
+        tuple(roots),
+        tuple(gradients),
+        keep_graph,
+        create_graph,
+        inputs,
+        allow_unreachable,
         accumulate_grad=True,
     )

@@ -54,7 +54,8 @@ class IntrinsicReward(HelpingPart):
         name: str | None = None,
     ) -> None:
         super().__init__(
-            *(observation_spec, action_spec),
+            observation_spec,
+            action_spec,
             optimizer=optimizer,
             checkpoint=checkpoint,
             name=name,

@@ -268,7 +268,8 @@ class RandomGoal(GoalGenerator):
                 f"RandomGoal draws between bounds, got goal_spec={goal_spec!r}"
             )
         super().__init__(
-            *(observation_spec, action_spec),
+            observation_spec,
+            action_spec,
             goal_spec=goal_spec,
             num_steps_per_goal=num_steps_per_goal,
             name=name,

@@ -53,7 +53,8 @@ class Policy(Network):
     ) -> None:
         network = as_network(
             network_ctor(mask.remaining_spec, action_spec),
-            *(mask.remaining_spec, ctor_name),
+            mask.remaining_spec,
+            ctor_name,
         )
         super().__init__(mask.observation_spec, network.state_spec)
         self.mask = mask
@@ -237,7 +238,9 @@ class DeterministicPolicy(Network):
         size = actions.vector_size
         network = as_network(
             network_ctor(mask.remaining_spec, size),
-            *(mask.remaining_spec, "actor_network_ctor", (size,)),
+            mask.remaining_spec,
+            "actor_network_ctor",
+            (size,),
         )
         super().__init__(mask.observation_spec, network.state_spec)
         self.mask = mask

@@ -87,9 +87,14 @@ class ReturnStreams(FollowsProgress):
         return torch.stack(
             [
                 _advantage(
-                    *(rewards[..., d], values[..., d], step_types, discounts),
-                    *(gamma if own is None else own(), is_continuing),
-                    *(td_lambda, time_major),
+                    rewards[..., d],
+                    values[..., d],
+                    step_types,
+                    discounts,
+                    gamma if own is None else own(),
+                    is_continuing,
+                    td_lambda,
+                    time_major,
                 )
                 for d, (own, is_continuing) in enumerate(self._streams)
             ],
@@ -118,6 +123,10 @@ def _advantage(
         step_type = torch.full_like(step_type, int(StepType.MID))
         discount = torch.ones_like(discount)
     return value_ops.generalized_advantage_estimation(
-        *(reward, value, step_type, gamma * discount, td_lambda),
+        reward,
+        value,
+        step_type,
+        gamma * discount,
+        td_lambda,
         time_major=time_major,
     )

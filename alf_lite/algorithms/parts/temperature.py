@@ -147,7 +147,8 @@ class Temperatures(nn.ModuleDict):
         super().__init__(
             {
                 part: Temperature(
-                    *(initial_value, target),
+                    initial_value,
+                    target,
                     is_learnt=is_learnt,
                     max_log_alpha=max_log_alpha,
                 )

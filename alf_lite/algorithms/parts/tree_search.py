@@ -258,8 +258,16 @@ class _Trees:
         children = like(logits, np.full((spare + 1, num_actions), spare))
         state = nest.map_structure(lambda leaf: leaf[self.best], root.state)
         self._all = Tree(
-            *(num_visits, value, raw_value, state),
-            *(children, visits, q, prior, reward, discount),
+            num_visits,
+            value,
+            raw_value,
+            state,
+            children,
+            visits,
+            q,
+            prior,
+            reward,
+            discount,
         )
         # The same numbers, by edge
         self._edges = _Edges(

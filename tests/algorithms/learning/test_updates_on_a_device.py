@@ -160,7 +160,9 @@ def test_stopped_updates_change_nothing_at_all(device):
     results = []
     for where in (device.name, "cpu"):
         algorithm = make(
-            *(PPOAlgorithm, where, {**ON_POLICY, "epochs": 6}),
+            PPOAlgorithm,
+            where,
+            {**ON_POLICY, "epochs": 6},
             target_kl=1e-3,
             desired_kl=1e-4,
             value_network_ctor=functools.partial(

@@ -141,7 +141,8 @@ def test_whole_sequences_equal_one_step_after_the_other(case, monkeypatch):
         monkeypatch.setattr(network, "_MIN_RUN", min_run)
         for name, parameter in trained(cls, options, settings).items():
             torch.testing.assert_close(
-                *(parameter, expected[name]),
+                parameter,
+                expected[name],
                 rtol=1e-3,
                 atol=2e-5,
                 msg=lambda text, said=(name, min_run): f"{said}: {text}",

@@ -51,7 +51,11 @@ def test_one_reward_ends_with_the_episode_and_another_goes_on():
     args = reward, value, step_type, discount
     advantages = streams.advantages(*args, LAMBDA, time_major=False)
     expected = value_ops.generalized_advantage_estimation(
-        *(reward[..., 0], value[..., 0], step_type, 0.95 * discount, LAMBDA),
+        reward[..., 0],
+        value[..., 0],
+        step_type,
+        0.95 * discount,
+        LAMBDA,
         time_major=False,
     )
     torch.testing.assert_close(advantages[..., 0], expected)
@@ -74,7 +78,7 @@ def test_an_end_costs_nothing_of_what_goes_on():
     value = torch.full((1, 5, 1), 2.0)
     streams = ReturnStreams([ReturnStream(0.5, True)], gamma=0.9)
     advantages = streams.advantages(
-        *(reward, value, step_type, discount), 1.0, time_major=False
+        reward, value, step_type, discount, 1.0, time_major=False
     )
     # Only the step to FIRST has no reward, for which V(LAST) = ½ · 2.
     expected = torch.tensor([1 + 0.5 * (1 + 0.5 * 1) - 2, 1 + 0.5 * 1 - 2])
