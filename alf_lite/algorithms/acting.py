@@ -216,6 +216,7 @@ class TrainedPolicy:
             observation = self._algorithm.completed(time_step.observation, rows)
             time_step = time_step._replace(observation=observation)
             inputs, _ = self._algorithm.transform_timestep(time_step, state)
+            inputs = self._algorithm.seen_by_policy(inputs)
             return algorithm._policy(inputs.observation)[0]
 
     # For algorithms that learn from it

@@ -324,6 +324,12 @@ class Composition(RLAlgorithm):
         states["rl"], infos["rl"] = step.state, step.info
         return AlgStep(step.output, states, infos)
 
+    def seen_by_policy(self, inputs: TimeStep) -> TimeStep:
+        for name in self._acting:
+            part = self._named[name]
+            inputs = part.pass_on(inputs, part.predict_step(inputs, ()).output)
+        return self._rl.seen_by_policy(inputs)
+
     # Learning
 
     def preprocess(

@@ -173,6 +173,10 @@ class RLContract(Algorithm):
         """The one that acts: itself, or the part of a composition that does."""
         return self
 
+    def seen_by_policy(self, inputs: TimeStep) -> TimeStep:
+        """Steps [B, ...] as ``rl_algorithm`` acts on them, if nothing remembers."""
+        return inputs
+
     @property
     def corrects_policy_lag(self) -> bool:
         """Whether on-policy training stays right on what older parameters did.

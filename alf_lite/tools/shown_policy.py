@@ -36,7 +36,7 @@ def words_of(algorithm: RLAlgorithm) -> Words:
     Raises:
         ConfigError: if there is neither, or the policy remembers what it has seen.
     """
-    learner: Any = algorithm
+    learner: Any = algorithm.rl_algorithm
     remembered = algorithm.get_initial_predict_state(1)
     if nest.flatten((remembered, algorithm.get_initial_transform_state(1))):
         raise ConfigError(
@@ -63,7 +63,7 @@ def words_of(algorithm: RLAlgorithm) -> Words:
             inputs, _ = algorithm.transform_timestep(
                 time_step._replace(observation=observation), ()
             )
-            return read(inputs.observation)
+            return read(algorithm.seen_by_policy(inputs).observation)
 
     return words
 

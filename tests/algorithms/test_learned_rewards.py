@@ -396,7 +396,7 @@ def test_what_a_learned_reward_cannot_do_is_said_at_once():
         with pytest.raises(ValueError, match="bounds"):
             cls(OBSERVATION, {"arm": unbounded})
     for cls in (RndReward, IcmReward, GailReward):
-        with pytest.raises(ValueError, match=r"observation\['video'\]: .*3 dimensions"):
+        with pytest.raises(ValueError, match=r"observation\.video: .*3 dimensions"):
             cls({"video": video}, CHOICE)
     with pytest.raises(ValueError, match="has a memory"):
         RndReward(OBSERVATION, CHOICE, encoding_network_ctor=LSTMEncodingNetwork)

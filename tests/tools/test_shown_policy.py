@@ -8,10 +8,12 @@ import torch
 from gymnasium import spaces
 
 import alf_lite
+from alf_lite.algorithms.predictive_representation import PredictiveRepresentation
 from alf_lite.data_transformers.frame_stacker import FrameStacker
 from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
+from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.masked_environment import ForbiddenActionEnv
 from alf_lite.testing.probe_environments import IdentityEnv
 from alf_lite.tools import player
@@ -65,6 +67,32 @@ def test_distributions_are_probabilities_or_means_and_deviations():
     for line, mean, std in zip(lines, policy.mean, policy.stddev, strict=True):
         shown = [float(number) for number in line.removeprefix("pi ").split("±")]
         assert shown == pytest.approx([mean.item(), std.item()], abs=0.4 * std.item())
+
+
+def test_a_policy_sees_what_a_representation_learner_makes_of_the_observation():
+    env = alf_lite.create_environment("CartPole-v1", 3, seed=0)
+    algorithm = alf_lite.Agent(
+        env=env,
+        config=alf_lite.TrainerConfig(num_iterations=1, random_seed=0),
+        rl_algorithm_ctor=alf_lite.PPOAlgorithm,
+        representation_learner_ctor=functools.partial(
+            PredictiveRepresentation, representation_size=4
+        ),
+        optimizer=Adam(lr=1e-3),
+    )
+    learner, policy = algorithm.parts["representation"], algorithm.parts["rl"]._policy
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(9)
+    time_step = env.reset()
+    probs = policy(learner.predict_step(time_step, ()).output)[0].probs
+    assert not torch.allclose(probs, policy(time_step.observation)[0].probs, atol=0.01)
+    shown = algorithm.policy().distribution(time_step.observation.numpy()).probs
+    torch.testing.assert_close(shown, probs)
+    lines = words_of(algorithm)(time_step)
+    for line, row in zip(lines, probs.tolist(), strict=True):
+        best = int(row[1] > row[0])
+        assert line == f"pi {best}:{row[best]:.0%} {1 - best}:{row[1 - best]:.0%}"
 
 
 @pytest.mark.parametrize(
