@@ -21,6 +21,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -53,7 +54,8 @@ class LevelReplay(Hook):
         num_levels: N, as in the environment.
         score: of an episode: ``value_loss`` is the mean of |A_t| by GAE,
             ``positive_value_loss`` that of max(A_t, 0), ``progress`` how much the
-            return of the level changes lately.
+            return of the level changes lately. With the intrinsic rewards of an Agent,
+            as its RL algorithm sees them.
         temperature: β; 0.1 takes hardly any but the best ones.
         staleness: ρ, the share of those that were not played for long.
         new_level_share: of levels that were never played, as long as there are some.
@@ -242,6 +244,8 @@ def _advantage(info: Any) -> np.ndarray:
     Raises:
         ConfigError: if there is none.
     """
+    if isinstance(info, Mapping):  # of the parts of an Agent
+        info = info["rl"]
     advantage = getattr(info, "advantage", None)
     if not isinstance(advantage, Tensor):
         raise ConfigError(

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from alf_lite.algorithms.agent import Agent
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.rnd_reward import RndReward
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.levels import LevelSeeds
@@ -159,6 +161,25 @@ def test_what_is_trained_in_the_mirror_is_no_episode_of_a_level(train):
         epochs=1,
     )
     assert hook._num_episodes == hook.num_ends > 0
+
+
+def test_levels_of_an_agent_are_scored_by_the_advantages_of_its_rl_algorithm(train):
+    def agent(*specs, **kwargs):
+        reward = functools.partial(RndReward, optimizer=Adam(lr=1e-3))
+        return Agent(*specs, rl_algorithm_ctor=ppo, intrinsic_rewards=reward, **kwargs)
+
+    hook = LevelReplay(6)
+    settings = {"unroll_length": 16, "mini_batch_size": 32, "mini_batch_length": 1}
+    result = train(
+        hooks=[hook],
+        algorithm_ctor=agent,
+        create_env=create,
+        num_iterations=3,
+        epochs=1,
+        **settings,
+    )
+    assert result.iterations == 3
+    assert np.nanmax(hook.scores) > 0
 
 
 @pytest.mark.parametrize(
