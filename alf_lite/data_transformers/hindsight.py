@@ -148,6 +148,11 @@ class HindsightExperienceTransformer(ReplayTransformer):
                 "HindsightExperienceTransformer: her_proportion must be in [0, 1], got "
                 f"{her_proportion}"
             )
+        if not (reward_function is None or callable(reward_function)):
+            raise ConfigError(
+                "HindsightExperienceTransformer: reward_function must be a function of "
+                f"achieved and desired goals, got {reward_function!r}"
+            )
         if strategy not in get_args(GoalStrategy):
             raise ConfigError(
                 "HindsightExperienceTransformer: strategy must be one of "
@@ -289,6 +294,7 @@ class HindsightExperienceTransformer(ReplayTransformer):
         """Rewards [N] or [N, D] for N goals."""
         assert self._reward_function is not None, "set_environment was not called"
         reward = self._reward_function(achieved, goals)
+        reward = torch.as_tensor(reward, device=achieved.device)  # of numpy, too
         expected = (len(goals), *self.reward_spec.shape)
         if tuple(reward.shape) != expected:
             raise ValueError(

@@ -382,6 +382,17 @@ def test_rewards_can_have_several_parts():
     assert trained.time_step.reward.tolist() == [[[0, 0], [1, 3], [2, 3]]]
 
 
+def test_a_reward_function_may_compute_with_numpy():
+    experience, source = windows(buffer_of(THREE_STEPS), [(0, 0)], 3)
+    expected = her(strategy="final").transform_experience(experience, source)
+    computed = her(
+        strategy="final", reward_function=lambda *goals: is_equal(*goals).numpy()
+    ).transform_experience(experience, source)
+    assert torch.equal(computed.time_step.reward, expected.time_step.reward)
+    with pytest.raises(ConfigError, match="must be a function of achieved and desired"):
+        her(reward_function="is_equal")
+
+
 def test_rewards_of_a_wrong_shape_are_refused():
     transformer = her(reward_function=lambda achieved, desired: achieved)
     with pytest.raises(
