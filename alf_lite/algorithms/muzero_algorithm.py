@@ -60,6 +60,7 @@ from alf_lite.data_structures import (
     StepType,
     TimeStep,
 )
+from alf_lite.data_transformers.data_transformer import TransformStage
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_count, check_not_negative, check_unit_interval
@@ -191,6 +192,17 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
             self._target_model = target_copy(self._model)
             self._update_target = TargetUpdater(
                 [self._model], [self._target_model], **self._target_update
+            )
+
+    def setup_training(self, *, is_resumed: bool = False) -> None:
+        """Raises ConfigError, if it would learn what was found for another goal."""
+        super().setup_training(is_resumed=is_resumed)
+        stages = {getattr(m, "stage", None) for m in self.data_transformer.modules()}
+        if TransformStage.HINDSIGHT in stages and self._reanalyze_ratio < 1:
+            raise ConfigError(
+                f"{self._name}: what searches have found is stored, and was for other "
+                f"goals. With hindsight, set {self._name}.reanalyze_ratio = 1, so that "
+                "all of it is searched again."
             )
 
     def _make_actions(self, action_spec: NestedTensorSpec) -> SearchedActions:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
@@ -391,6 +392,23 @@ def test_a_reward_function_may_compute_with_numpy():
     assert torch.equal(computed.time_step.reward, expected.time_step.reward)
     with pytest.raises(ConfigError, match="must be a function of achieved and desired"):
         her(reward_function="is_equal")
+
+
+@pytest.mark.parametrize("reanalyze_ratio", [0.9, 1.0])
+def test_muzero_does_not_learn_what_was_found_for_another_goal(reanalyze_ratio):
+    algorithm = MuzeroAlgorithm(
+        env=create_environment(env_ctor=PointGoalEnv, seed=0),
+        config=TrainerConfig(
+            num_iterations=1, data_transformer_ctor=[HindsightExperienceTransformer]
+        ),
+        reanalyze_ratio=reanalyze_ratio,
+        optimizer=Adam(lr=1e-3),
+    )
+    if reanalyze_ratio == 1:
+        algorithm.setup_training()
+    else:
+        with pytest.raises(ConfigError, match="reanalyze_ratio = 1, so"):
+            algorithm.setup_training()
 
 
 def test_rewards_of_a_wrong_shape_are_refused():
