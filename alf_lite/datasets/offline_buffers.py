@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -83,14 +83,10 @@ class OfflineBuffers(list[ReplayBuffer]):
         self.append(buffer)
         options.check_batches_of_source(buffer, len(self), self._num_environments)
 
-    @property
-    def _sizes(self) -> list[int]:
-        return [buffer.total_size for buffer in self]
-
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, but for the steps."""
         return {
-            "offline_sizes": self._sizes,
+            "offline_sizes": sizes_of(self),
             "offline_sampling": [buffer.sampling_state() for buffer in self],
         }
 
@@ -100,18 +96,28 @@ class OfflineBuffers(list[ReplayBuffer]):
         Raises:
             CheckpointError: if the offline buffers are not those of then.
         """
-        if state["offline_sizes"] != self._sizes:
-            raise CheckpointError(
-                "the offline buffers have changed since the checkpoint: then they had "
-                f"{state['offline_sizes']} steps, now {self._sizes}. Restore "
-                "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
-            )
+        check_sizes(self, state["offline_sizes"])
         for buffer, sampling in zip(self, state["offline_sampling"], strict=True):
             if not buffer.load_sampling_state(sampling):
                 _logger.warning(
                     "Offline data were drawn in another way (priorities) before the "
                     "checkpoint: all windows count as new."
                 )
+
+
+def sizes_of(buffers: Sequence[ReplayBuffer]) -> list[int]:
+    """How many steps each of them has."""
+    return [buffer.total_size for buffer in buffers]
+
+
+def check_sizes(buffers: Sequence[ReplayBuffer], sizes: list[int]) -> None:
+    """Raises CheckpointError, if they are not the sizes of a checkpoint."""
+    if sizes != sizes_of(buffers):
+        raise CheckpointError(
+            "the offline buffers have changed since the checkpoint: then they had "
+            f"{sizes} steps, now {sizes_of(buffers)}. Restore the data in "
+            "TrainerConfig.offline_buffer_dir, or begin a new run."
+        )
 
 
 def _all_steps(buffer: ReplayBuffer, length: int = 1000) -> Iterator[TimeStep]:

@@ -18,7 +18,7 @@ from alf_lite.data_transformers.normalizing_transformers import ObservationNorma
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError, DataError
+from alf_lite.errors import CheckpointError, ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.structured_environments import CountingEnv
 from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
@@ -168,3 +168,21 @@ def test_demonstrations_of_another_environment_are_refused(algorithm, tmp_path):
     with pytest.raises(DataError, match="does not fit"):
         imitator.train_iter()
     imitator.finish_train()
+
+
+@with_both
+def test_a_run_is_not_continued_with_other_demonstrations(algorithm, tmp_path):
+    path = recorded(tmp_path / "x.replay", 7)
+    imitator = agent(algorithm, offline_buffer_dir=path)
+    imitator.train_iter()
+    state = imitator.training_run.state_dict()
+    imitator.training_run.load_state_dict(state)
+    if algorithm is PPOAlgorithm:  # a checkpoint of before, which said nothing
+        imitator.training_run.load_state_dict({**state, "path": {}})
+    two = [path, recorded(tmp_path / "y.replay", 9)]
+    other = agent(algorithm, offline_buffer_dir=two)
+    other.setup_training()
+    with pytest.raises(CheckpointError, match=r"had \[92\] steps, now \[92, 90\]"):
+        other.training_run.load_state_dict(state)
+    imitator.finish_train()
+    other.finish_train()

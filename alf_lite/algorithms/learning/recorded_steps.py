@@ -6,6 +6,7 @@ They are not trained on as such: see ``Algorithm.needs_recorded_steps``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
@@ -14,6 +15,7 @@ from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import Experience
 from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.datasets.offline_buffers import check_sizes, sizes_of
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
@@ -64,6 +66,19 @@ class RecordedSteps:
     def num_recorded_sources(self) -> int:
         """How many offline buffers there are."""
         return len(self._sources)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run has to find again."""
+        return {"offline_sizes": sizes_of(self._sources)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Compares with what ``state_dict`` returned; older checkpoints have nothing.
+
+        Raises:
+            CheckpointError: if the offline buffers are not those of then.
+        """
+        if state:
+            check_sizes(self._sources, state["offline_sizes"])
 
     def _require_parts(self) -> list[Algorithm]:
         parts = parts_with_recorded_steps(self._algorithm)

@@ -133,7 +133,7 @@ class TrainingRun:
             "optimizers": {name: o.state_dict() for name, o in algorithm.optimizers()},
             "metrics": self._metrics.state_dict(),
             "data_transformer": algorithm.data_transformer.training_state_dict(),
-            "path": {} if self.replay is None else self.replay.state_dict(),
+            "path": self.recorded.state_dict(),
             "num_updates": self.updates.num_updates,
             "unroll": self.collector.state_dict(),
         }
@@ -153,8 +153,7 @@ class TrainingRun:
         algorithm.data_transformer.load_training_state_dict(state["data_transformer"])
         self.updates.num_updates = state["num_updates"]
         self.collector.load_state_dict(state.get("unroll", {}))
-        if self.replay is not None:
-            self.replay.load_state_dict(state["path"])
+        self.recorded.load_state_dict(state["path"])
 
     def files(self) -> dict[str, Stream]:
         """The stored steps, as a file beside ``state_dict``, if configured."""
