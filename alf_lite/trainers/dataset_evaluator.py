@@ -32,7 +32,8 @@ Nest = Any
 
 # (algorithm, steps) → a number, or one for each step: [T, B] or [T-1, B], of which the
 # mean over the steps that are not LAST is taken. ``steps`` are windows [T, B, ...] as
-# they are trained on, transformed: ``steps.time_step``, ``steps.action``.
+# they are trained on, transformed: ``steps.time_step``, and ``steps.action``, which was
+# executed, whoever chose it. Nothing tells that of the last row: no mean is over it.
 DataMetric = Callable[[RLAlgorithm, Experience], Any]
 
 _BATCH_SIZE = 256  # windows
@@ -147,7 +148,11 @@ class DatasetEvaluator:
         metrics = self._config.data_metrics
         if not metrics:
             return {}
-        steps, valid = transpose(experience), valid.transpose(0, 1)
+        steps, valid = transpose(experience), valid.transpose(0, 1).clone()
+        valid[-1] = False
+        executed = nest.narrow(steps.time_step.prev_action, 1, None)
+        last = nest.narrow(steps.action, -1, None)
+        steps = steps._replace(action=nest.cat([executed, last]))
         numbers = {}
         for metric in metrics:
             name, value = _name(metric), torch.as_tensor(metric(self._algorithm, steps))

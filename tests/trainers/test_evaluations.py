@@ -13,13 +13,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.dynamic_action_repeat_agent import DynamicActionRepeatAgent
+from alf_lite.algorithms.learning.training_batches import transpose
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
+from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.datasets.writing import write_source
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.trainers.dataset_evaluator import DatasetEvaluator, action_error
 from alf_lite.trainers.evaluations import is_evaluation_due
 from alf_lite.trainers.hooks import Hook
@@ -144,6 +148,24 @@ def test_metrics_of_ones_own_are_computed_batch_by_batch(data):
     assert 0 < losses["largest_action"] <= 1
     events = EventAccumulator(str(data / "run" / "train")).Reload()
     assert len(events.Scalars("eval_data/action_error")) == 4
+
+
+def test_own_metrics_see_what_was_executed_whoever_chose_it(data):
+    """As the loss does: what an agent chose beside it is stored in own files."""
+    env = make_env()
+    recorded = load_replay_buffer(str(data / "a.npz"), env)
+    steps, _ = recorded.gather_all()
+    chosen = ReplayBuffer(recorded.data_spec, 1, recorded.total_size)
+    steps = steps._replace(action=torch.full_like(steps.action, 0.9))
+    chosen.add_batch(transpose(steps), time_major=True)
+    write_source(chosen, env, data / "chosen.replay", "alf_lite")
+    trainer = offline_trainer(data, data_metrics=[action_error])
+    trainer.train()
+    errors = [
+        DatasetEvaluator(trainer.algorithm, trainer.config, [str(path)]).evaluate()
+        for path in (data / "a.npz", data / "chosen.replay")
+    ]
+    assert errors[0] == errors[1]
 
 
 def test_such_a_metric_may_decide_which_policy_is_the_best(data):
