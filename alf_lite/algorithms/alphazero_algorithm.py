@@ -80,6 +80,7 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
     """AlphaZero for board games of two seats, one network for both of them."""
 
     takes_negative_discounts = True
+    needs_rollout_info = True
 
     default_settings = DefaultSettings(
         num_parallel_environments=64,

@@ -116,6 +116,7 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
     """Gumbel MuZero for one discrete action, or sampled ones of boxes."""
 
     takes_negative_discounts = True
+    needs_rollout_info = True
 
     default_settings = DefaultSettings(
         num_parallel_environments=8,

@@ -58,9 +58,11 @@ class RLContract(Algorithm):
     # Whether actions are drawn from a distribution; else exploration is added to them.
     has_stochastic_policy: bool = True
 
-    # On-policy: ``calc_loss`` looks at the step after each one, which the last of a
-    # sequence that an unroll is cut into does not have.
+    # On-policy: ``calc_loss`` looks at the step after each one; the last may have none.
     needs_successors: bool = False
+
+    # Off-policy: whether it trains on what rollout_step stores; recorded steps lack it
+    needs_rollout_info: bool = False
 
     # Off-policy: whether its LossInfo has the priority that priority_replay draws by
     tells_priority: bool = True

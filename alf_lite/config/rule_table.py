@@ -39,8 +39,7 @@ FACTS = {
         *("has_train_step", "trains_on_rollout_info", "unrolls_with_grad"),
         *("tells_action_distribution", "tells_priority", "transforms_replayed_steps"),
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
-        "adapts_learning_rate",
-        "needs_successors",
+        *("adapts_learning_rate", "needs_successors", "needs_rollout_info"),
         "all_environments",  # their number, on all ranks
     },
     "hooks": {"hooks_of_environments", "learns_reward_weights"},
@@ -201,6 +200,12 @@ EFFECTS = (
         "priority_replay",
         lambda tells_priority: tells_priority,
         "{acting} tells no priority of windows: use another off-policy algorithm,",
+    ),
+    Effect(
+        "offline_buffer_dir evaluation_buffer_dir",
+        lambda needs_rollout_info: not needs_rollout_info,
+        "{acting} trains on what its rollout_step stores, which recorded steps lack: "
+        "use another off-policy algorithm,",
     ),
 )
 

@@ -11,6 +11,7 @@ from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.learning.rank_share import share_of_rank
 from alf_lite.algorithms.mbrl_algorithm import MbrlAlgorithm
+from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.tdmpc2_algorithm import Tdmpc2Algorithm
 from alf_lite.config import TrainerConfig, rules
@@ -281,6 +282,15 @@ def test_algorithms_without_priorities_replay_by_none():
         ):
             with pytest.raises(ConfigError, match="Algorithm tells no priority of win"):
                 algorithm(env=env, config=config(priority_replay=True))
+
+
+def test_what_a_search_found_is_not_in_recorded_steps():
+    with create_environment("CartPole-v1") as env:
+        for name in ("offline_buffer_dir", "evaluation_buffer_dir"):
+            with pytest.raises(
+                ConfigError, match=f"{name} is 'x', but MuzeroAlgorithm trains on what"
+            ):
+                MuzeroAlgorithm(env=env, config=config(**{name: "x"}))
 
 
 def test_hooks_that_change_environments_need_them_here():

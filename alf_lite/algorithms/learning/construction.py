@@ -378,6 +378,7 @@ def _check_settings(
         tells_action_distribution=algorithm.tells_action_distribution,
         tells_priority=acting.tells_priority,
         needs_successors=acting.needs_successors,
+        needs_rollout_info=acting.needs_rollout_info,
         transforms_replayed_steps=transformer.needs_replay,
         has_memory=bool(
             not nest.is_empty(algorithm.train_state_spec) and with_memory(algorithm)
