@@ -264,7 +264,7 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
         inputs, transition = super().preprocess_experience(
             root_inputs, rollout_info, batch_info
         )
-        # They are known of what is trained, not of what is only evaluated.
+        # Not if it is asked about steps of no buffer.
         returns = batch_info.episode_returns
         if self.uses_episode_returns and isinstance(returns, Tensor):
             num_rows = transition.discount.shape[1]

@@ -67,6 +67,9 @@ class DatasetEvaluator:
         self._algorithm = algorithm
         self._config = config
         self._loss = LossFunction(algorithm, offline=True)
+        replay = algorithm.training_run.replay
+        assert replay is not None, "it is off-policy"
+        self._replay = replay
         self._buffers = []
         # Training from a replay buffer, which was set up, wants it.
         assert config.mini_batch_length is not None
@@ -131,6 +134,7 @@ class DatasetEvaluator:
         experience = read_windows(buffer, info, self._length, algorithm)
         valid = valid_steps(experience.time_step.step_type)
         own = self._own_metrics(experience, valid)
+        info = self._replay.batches.with_returns(info, buffer)
         batch = time_major(algorithm.preprocess(experience, valid, info))
         loss_info, _ = self._loss(batch)
         trained = batch.valid[self._config.burn_in_length :]

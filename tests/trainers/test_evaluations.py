@@ -9,9 +9,11 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.dynamic_action_repeat_agent import DynamicActionRepeatAgent
 from alf_lite.algorithms.learning.training_batches import transpose
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
@@ -132,6 +134,42 @@ def test_held_out_steps_are_none_of_the_runs_own(data):
         losses.append(evaluator_of(trainer).evaluate())
         shutil.rmtree(data / "run")
     assert losses[0] == losses[1]
+
+
+def test_held_out_targets_are_bounded_by_returns_as_those_of_training(data):
+    for name in ("train/a", "a"):
+        with np.load(data / f"{name}.npz") as episode:
+            gears = np.ones(len(episode["action"]), np.int64)
+            np.savez(data / f"{name}.npz", **{**episode, "action": gears})
+    losses = []
+    for has_bounds in (True, False):
+        ctor = functools.partial(
+            DqnAlgorithm, lower_bound_targets=has_bounds, optimizer=Adam(lr=0.0)
+        )
+        trainer = Trainer(
+            TrainerConfig(
+                algorithm_ctor=ctor,
+                num_iterations=1,
+                rl_train_after_update_steps=100,
+                mini_batch_size=8,
+                mini_batch_length=2,
+                offline_buffer_dir=str(data / "train"),
+                evaluation_buffer_dir=str(data / "a.npz"),
+                random_seed=0,
+            ),
+            data / f"run_{has_bounds}",
+            create_env=lambda seed=None, num_parallel_environments=1: make_env(
+                action_space=spaces.Discrete(3)
+            ),
+        )
+        trainer.train()
+        losses.append(evaluator_of(trainer).evaluate()["loss"])
+    # The values of the untrained network are small: targets are all rewards that
+    # follow, or hardly more than the next one. The Huber loss of x is x - 0.5.
+    rewards = 2.0 * np.arange(4, 11)
+    returns = [rewards[t:] @ 0.99 ** np.arange(7 - t) for t in range(7)]
+    assert losses[0] == pytest.approx(np.mean(returns) - 0.5, abs=1)
+    assert losses[1] == pytest.approx(np.mean(rewards) - 0.5, abs=1)
 
 
 def largest_action(algorithm, steps):

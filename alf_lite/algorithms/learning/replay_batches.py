@@ -72,7 +72,7 @@ class ReplayBatches:
         self._monitor = monitor
         self._num_updates = config.num_updates
         self._updates_per_draw, _ = replay.options.draws_per_iteration()
-        # Of the buffers that were drawn from, if the algorithm wants them.
+        # Of the buffers that were asked about, if the algorithm wants them.
         self._episode_returns: dict[ReplayBuffer, EpisodeReturns] = {}
         if algorithm.uses_episode_returns:
             algorithm.data_transformer.transform_rewards(torch.zeros(1))  # checks
@@ -117,7 +117,7 @@ class ReplayBatches:
             least = int(ranks.least(len(info.env_ids)))
             info, num_skipped = nest.narrow((info, num_skipped), 0, least)
         experience = read_windows(buffer, info, length, algorithm)
-        info = self._with_returns(info, buffer)
+        info = self.with_returns(info, buffer)
         valid = valid_steps(experience.time_step.step_type)
         row = torch.arange(valid.shape[1], device=valid.device)
         valid &= row >= num_skipped.to(valid.device).unsqueeze(1)
@@ -148,7 +148,7 @@ class ReplayBatches:
             size * num_updates, replay.mini_batch_length, self._device
         )
         self._monitor.draw([(True, info)], replay.mini_batch_length)
-        info = self._with_returns(info, buffer)
+        info = self.with_returns(info, buffer)
         experience = _transform(experience, info, buffer, algorithm)
         valid = valid_steps(experience.time_step.step_type)
         batch = algorithm.preprocess(experience, valid, info)
@@ -199,7 +199,7 @@ class ReplayBatches:
                 experience=_transform(
                     part.experience, part.batch_info, buffer, algorithm
                 ),
-                batch_info=self._with_returns(part.batch_info, buffer),
+                batch_info=self.with_returns(part.batch_info, buffer),
             )
             for part, buffer in self._mixture.draw(
                 num_updates, with_own=with_own_steps, device=self._device
@@ -241,8 +241,11 @@ class ReplayBatches:
         has_history = self._algorithm.data_transformer.num_history_steps > 0
         return None if has_history else self._algorithm.device
 
-    def _with_returns(self, info: BatchInfo, buffer: ReplayBuffer) -> BatchInfo:
-        """Adds the returns [B, T] that followed, if the algorithm wants them."""
+    def with_returns(self, info: BatchInfo, buffer: ReplayBuffer) -> BatchInfo:
+        """Adds the returns [B, T] that followed, if the algorithm wants them.
+
+        The buffer may be another one than is drawn from: held-out data.
+        """
         algorithm = self._algorithm
         if not algorithm.uses_episode_returns:
             return info
