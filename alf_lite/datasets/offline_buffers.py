@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 class OfflineBuffers(list[ReplayBuffer]):
-    """The buffers, in the order of ``TrainerConfig.offline_buffer_dir``.
+    """The buffers, in the order of ``TrainerConfig.offline_buffer_dir``, others after.
 
     Args:
         config: names the sources.
@@ -36,14 +36,15 @@ class OfflineBuffers(list[ReplayBuffer]):
         self._config = config
         self._own = own
         self._num_environments = num_environments
+        self._num_named = 0  # of the configuration, that are here
 
     def load(self, env: Environment) -> Iterator[ReplayBuffer]:
-        """What the configuration names, read when it is asked for.
+        """What the configuration names and is not here, read when it is asked for.
 
         Raises:
             DataError: if a source cannot be read or does not fit ``env``.
         """
-        for source in self._config.offline_sources:
+        for source in self._config.offline_sources[self._num_named :]:
             yield load_replay_buffer(
                 source,
                 env,
@@ -52,7 +53,11 @@ class OfflineBuffers(list[ReplayBuffer]):
             )
 
     def add(
-        self, buffer: ReplayBuffer, observe: Callable[[TimeStep], None] | None
+        self,
+        buffer: ReplayBuffer,
+        observe: Callable[[TimeStep], None] | None,
+        *,
+        is_named: bool,
     ) -> None:
         """Adds one more.
 
@@ -62,6 +67,7 @@ class OfflineBuffers(list[ReplayBuffer]):
         Args:
             buffer: of ``Experience``.
             observe: takes its steps [T, 1, ...] into statistics; None: there are none.
+            is_named: whether it is the next one of the configuration.
 
         Raises:
             ConfigError: if options of the own buffer cannot be those of offline data.
@@ -80,8 +86,12 @@ class OfflineBuffers(list[ReplayBuffer]):
         if observe is not None:
             for steps in _all_steps(buffer):
                 observe(steps)
-        self.append(buffer)
-        options.check_batches_of_source(buffer, len(self), self._num_environments)
+        if not is_named:
+            self.append(buffer)
+            return
+        self.insert(self._num_named, buffer)
+        self._num_named += 1
+        options.check_batches_of_source(buffer, self._num_named, self._num_environments)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, but for the steps."""

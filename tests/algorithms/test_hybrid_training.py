@@ -25,6 +25,7 @@ from alf_lite.optimizers.optimizers import SGD, Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.testing.structured_environments import CountingEnv
+from tests.datasets.recorded_episodes import load_instead
 
 
 class Recorder(RLAlgorithm):
@@ -132,8 +133,8 @@ def make(cls=Recorder, *, num_offline=1, recurrent=False, **settings) -> Any:
         optimizer=SGD(lr=0.1),
         **({"recurrent": True} if recurrent else {}),
     )
-    for k in range(num_offline):
-        algorithm.add_offline_replay_buffer(offline_buffer(10_000.0 * (k + 1)))
+    buffers = [offline_buffer(10_000.0 * (k + 1)) for k in range(num_offline)]
+    load_instead(algorithm, *buffers)
     return algorithm
 
 

@@ -160,6 +160,15 @@ def test_demonstrations_may_be_given_in_python(algorithm, tmp_path, transformer)
 
 
 @with_both
+def test_demonstrations_that_are_named_are_loaded_beside_others(algorithm, tmp_path):
+    paths = [recorded(tmp_path / f"{k}.replay", k) for k in (6, 7)]
+    imitator = agent(algorithm, offline_buffer_dir=paths[0])
+    imitator.add_offline_replay_buffer(load_replay_buffer(paths[1], make_env(4)))
+    imitator.setup_training()
+    assert imitator.training_run.recorded.num_recorded_sources == 2
+
+
+@with_both
 def test_demonstrations_of_another_environment_are_refused(algorithm, tmp_path):
     env = create_environment("CartPole-v1", seed=0)
     path = tmp_path / "other.replay"

@@ -27,6 +27,7 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.policies.evaluator import evaluate
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.testing.probe_environments import IdentityEnv
+from tests.datasets.recorded_episodes import load_instead
 
 DISCRETE = functools.partial(IdentityEnv, spaces.Discrete(3))
 COMPONENTS = functools.partial(IdentityEnv, spaces.MultiDiscrete([2, 3]))
@@ -95,7 +96,7 @@ def make(ctor, env_ctor, buffer: ReplayBuffer, **settings) -> Any:
         gamma=0.5,
         target_update_tau=0.05,
     )
-    algorithm.add_offline_replay_buffer(buffer)
+    load_instead(algorithm, buffer)
     return algorithm
 
 

@@ -20,6 +20,7 @@ from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from tests.datasets.recorded_episodes import load_instead
 from tests.replayed_steps import TwoStepsEnv, greedy_return
 
 GRU = functools.partial(
@@ -119,7 +120,7 @@ def test_the_best_is_learnt_from_what_others_did(algorithm_class, phase, recurre
     )
     # What is imitated must be right more often than not.
     share = 0.8 if algorithm_class is BcAlgorithm else 0.5
-    algorithm.add_offline_replay_buffer(offline_buffer(share))
+    load_instead(algorithm, offline_buffer(share))
     targets, is_reached = [], False
     num_iterations = 16 if phase == "offline" else 20
     for iteration in range(1, num_iterations + 1):

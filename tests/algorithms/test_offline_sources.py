@@ -12,6 +12,7 @@ from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.frame_stacker import FrameStacker
+from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.errors import CheckpointError, ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
 from tests.datasets.recorded_episodes import flat_episode, make_env
@@ -63,6 +64,18 @@ def test_loading_again_does_nothing(sources):
     algorithm.load_offline_replay_buffer()
     algorithm.setup_training()
     assert len(algorithm.training_run.replay.offline) == 2
+
+
+def test_a_buffer_that_is_added_comes_after_what_is_named(sources):
+    added = load_replay_buffer(sources[1], make_env(), 3)
+    algorithm = make(sources)
+    algorithm.add_offline_replay_buffer(added)
+    algorithm.setup_training()
+    assert [b.total_size for b in algorithm.training_run.replay.offline] == [7, 10, 3]
+    algorithm = make("nowhere")
+    algorithm.add_offline_replay_buffer(added)
+    with pytest.raises(DataError, match="nowhere"):
+        algorithm.train_iter()
 
 
 def test_what_is_read_before_a_window_is_there(sources):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from gymnasium import spaces
 
 from alf_lite import nest
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
@@ -49,6 +51,13 @@ def make_env(observation_space=None, action_space=None, **kwargs) -> Environment
     return create_environment(
         env_ctor=lambda: SpacesEnv(observation_space, action_space), **kwargs
     )
+
+
+def load_instead(algorithm: RLAlgorithm, *buffers: ReplayBuffer) -> None:
+    """Has an algorithm load these for what ``offline_buffer_dir`` names."""
+    target = "alf_lite.datasets.offline_buffers.load_replay_buffer"
+    with mock.patch(target, side_effect=buffers):
+        algorithm.load_offline_replay_buffer()
 
 
 def nested_env() -> Environment:

@@ -33,6 +33,7 @@ class RecordedSteps:
         self._algorithm = algorithm
         self._config = config
         self._sources: Sequence[ReplayBuffer] = ()
+        self._num_named = 0  # of the configuration, that are here
 
     def load_recorded(self, env: Environment) -> None:
         """Those that ``TrainerConfig.offline_buffer_dir`` names; nothing if done.
@@ -40,11 +41,9 @@ class RecordedSteps:
         Raises:
             ConfigError: if no part learns from recorded steps.
         """
-        if self._sources:
-            return
         config, transformer = self._config, self._algorithm.data_transformer
         self._require_parts()
-        for source in config.offline_sources:
+        for source in config.offline_sources[self._num_named :]:
             buffer = load_replay_buffer(
                 source,
                 env,
@@ -52,6 +51,7 @@ class RecordedSteps:
                 num_earliest_frames_ignored=transformer.num_history_steps,
             )
             self.add_recorded(buffer)
+            self._num_named += 1
 
     def add_recorded(self, buffer: ReplayBuffer) -> None:
         """Adds one more source; raises as above."""

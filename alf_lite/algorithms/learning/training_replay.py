@@ -242,16 +242,18 @@ class TrainingReplay:
 
     def load_recorded(self, env: Environment) -> None:
         """Those that ``TrainerConfig.offline_buffer_dir`` names; nothing if done."""
-        if not self.offline:
-            for buffer in self.offline.load(env):
-                self.add_recorded(buffer)
+        for buffer in self.offline.load(env):
+            self._add(buffer, is_named=True)
 
     def add_recorded(self, buffer: ReplayBuffer) -> None:
         """Adds one more source, which the data transformer observes first."""
+        self._add(buffer, is_named=False)
+
+    def _add(self, buffer: ReplayBuffer, *, is_named: bool) -> None:
         transformer = self._algorithm.data_transformer
         observe = transformer.observe if transformer.has_statistics else None
         with ranks.alone():  # all have the same recorded steps
-            self.offline.add(buffer, observe)
+            self.offline.add(buffer, observe, is_named=is_named)
         self.batches.note_sources()
 
     @property
