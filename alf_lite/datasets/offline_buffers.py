@@ -13,7 +13,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import CheckpointError, DataError
+from alf_lite.errors import CheckpointError, ConfigError, DataError
 from alf_lite.replay_buffers.own_replay import OwnReplay
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 
@@ -70,10 +70,18 @@ class OfflineBuffers(list[ReplayBuffer]):
             is_named: whether it is the next one of the configuration.
 
         Raises:
-            ConfigError: if options of the own buffer cannot be those of offline data.
+            ConfigError: if options of the own buffer cannot be those of offline data,
+                or there are numbers for the sources, and none for this one.
             DataError: if it has too few steps for one window.
         """
         least, options = self._own.least_length, self._own.options
+        for name in () if is_named else ("mixing_ratios", "source_loss_weights"):
+            if getattr(self._config, name) is not None:
+                raise ConfigError(
+                    f"TrainerConfig.{name} has no number for an offline buffer that is "
+                    "added: leave it out, or write the buffer (write_source) and name "
+                    "the file in TrainerConfig.offline_buffer_dir"
+                )
         if int(buffer.sizes.max()) < least:
             raise DataError(
                 f"an offline buffer has {buffer.sizes.tolist()} steps of its "

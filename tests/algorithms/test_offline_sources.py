@@ -78,6 +78,16 @@ def test_a_buffer_that_is_added_comes_after_what_is_named(sources):
         algorithm.train_iter()
 
 
+@pytest.mark.parametrize("name", ["mixing_ratios", "source_loss_weights"])
+def test_a_buffer_that_no_number_is_for_is_refused(sources, name):
+    algorithm = make(sources[0], **{name: (0.5, 0.5)})
+    algorithm.setup_training()
+    added = load_replay_buffer(sources[1], make_env())
+    with pytest.raises(ConfigError, match=f"{name} has no number .* added"):
+        algorithm.add_offline_replay_buffer(added)
+    assert algorithm.train_iter() > 0
+
+
 def test_what_is_read_before_a_window_is_there(sources):
     stacker = functools.partial(FrameStacker, stack_size=3)
     algorithm = make(sources, data_transformer_ctor=[stacker])
