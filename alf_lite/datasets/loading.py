@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,6 +56,7 @@ def load_replay_buffer(
     zero_missing_env_info: bool = False,
     num_earliest_frames_ignored: int = 0,
     keep_open_ends: bool = False,
+    join_environments: bool = False,
 ) -> ReplayBuffer:
     """Loads a source of recorded steps.
 
@@ -80,6 +82,10 @@ def load_replay_buffer(
         num_earliest_frames_ignored: see ``ReplayBuffer``.
         keep_open_ends: leave steps that the next one does not continue as they are, for
             who writes them again. Not of a mapped buffer.
+        join_environments: load an own buffer as if one environment had followed the
+            other, so that windows go on from one to the next, as they do from one
+            episode to the next. Environments stay apart if one begins within an
+            episode, or with ``memory_map``, ``keep_open_ends`` or older steps left out.
 
     Returns:
         ``Experience`` with ``time_step`` and ``action``. What was executed at a step is
@@ -95,29 +101,35 @@ def load_replay_buffer(
     lengths = newest_lengths(source.lengths, max_length)
     matched = match_fields(source, env, zero_missing_env_info)
     source.fields = {f.path: source.fields[f.path] for f in matched.values()}
+    is_one = (
+        join_environments
+        and not (memory_map or keep_open_ends)
+        and _can_be_one(source, lengths)
+    )
     make_buffer = functools.partial(
         ReplayBuffer,
         experience_spec(env),
-        len(lengths),
+        1 if is_one else len(lengths),
         num_earliest_frames_ignored=num_earliest_frames_ignored,
     )
     with _memory_told(path, lengths):
         rows = _take_rows(source, env, lengths, memory_map, verify)
-        if rows is not None:
+        if rows is not None and is_one:
+            step_type = rows.view("time_step.step_type")
+            step_type[lengths[0] - 1 :: lengths[0]] = StepType.LAST
+            buffer = make_buffer(len(rows.rows), rows=rows)
+        elif rows is not None:
             buffer = make_buffer(len(rows.rows) // len(lengths), rows=rows)
+            buffer.forget_oldest(lengths[0])
         elif not memory_map:
-            buffer = make_buffer(max(lengths))
+            buffer = make_buffer(sum(lengths) if is_one else max(lengths))
         else:
             raise DataError(
                 f"{path}: load_replay_buffer.memory_map is set, but only own replay "
                 "buffers with the same types and as many steps of each environment "
                 "can be mapped"
             )
-    if rows is not None:
-        buffer.forget_oldest(lengths[0])
-        if not keep_open_ends:
-            buffer.mark_truncated_end()
-    else:
+    if rows is None:
         assembler = StepAssembler(source.name, matched, keep_open_ends)
         _assemble(
             buffer,
@@ -127,6 +139,8 @@ def load_replay_buffer(
             path=path,
             drop_bad_episodes=drop_bad_episodes,
         )
+    elif not keep_open_ends:
+        buffer.mark_truncated_end()
     _logger.info("Loaded %d steps from %s.", buffer.total_size, path)
     return buffer
 
@@ -200,6 +214,18 @@ def newest_lengths(lengths: list[int], max_length: int | None) -> list[int]:
     if low == 0:
         return [int(e < max_length) for e in range(len(lengths))]
     return [min(length, low) for length in lengths]
+
+
+def _can_be_one(source: Source, lengths: list[int]) -> bool:
+    """Whether environments may follow each other as if they were one.
+
+    That is where all of their steps are taken, and none begins within an episode.
+    """
+    if not isinstance(source, ReplayCheckpoint) or lengths != source.lengths:
+        return False
+    begins = np.cumsum([0, *lengths[:-1]])[np.array(lengths) > 0]
+    step_type = source.stored.view("time_step.step_type")
+    return bool((step_type[begins] == StepType.FIRST).all())
 
 
 # Row by row
@@ -376,7 +402,8 @@ def _fill(
 
 def _append(buffer: ReplayBuffer, steps: Arrays, env_id: int) -> None:
     """Writes the steps [T, ...] of one environment."""
-    env_ids = torch.tensor([env_id])
+    # Several may have become one; what is stored says which it was.
+    env_ids = torch.tensor([min(env_id, buffer.num_environments - 1)])
     for begin in range(0, len(steps["step_type"]), _CHUNK_LENGTH):
         chunk = {
             name: torch.from_numpy(array[begin : begin + _CHUNK_LENGTH]).unsqueeze(1)

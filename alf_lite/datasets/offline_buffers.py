@@ -50,6 +50,7 @@ class OfflineBuffers(list[ReplayBuffer]):
                 env,
                 self._config.offline_buffer_length,
                 num_earliest_frames_ignored=self._own.num_history_steps,
+                join_environments=True,
             )
 
     def add(

@@ -76,7 +76,7 @@ class DatasetEvaluator:
         self._length = config.mini_batch_length
         num_history_steps = algorithm.data_transformer.num_history_steps
         for path in sources:
-            buffer = load_replay_buffer(path, algorithm.env)
+            buffer = load_replay_buffer(path, algorithm.env, join_environments=True)
             if int(buffer.sizes.max()) < self._length + num_history_steps:
                 raise DataError(
                     f"{path} has {buffer.sizes.tolist()} steps of its environments, "

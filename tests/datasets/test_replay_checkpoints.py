@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from alf_lite import nest
+from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
@@ -23,6 +24,7 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME
 from alf_lite.tensor_specs import TensorSpec
+from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
 from alf_lite.trainers.trainer import Trainer
 from tests.datasets.recorded_episodes import flat_episode, make_env, nested_env, rows
 
@@ -98,6 +100,59 @@ def test_environments_may_have_stored_different_numbers(tmp_path):
     loaded = load_replay_buffer(save(buffer, tmp_path / "some.replay"), make_env())
     assert loaded.sizes.tolist() == [3, 4]
     assert rows(loaded, 1).time_step.observation[:, 0].tolist() == [100, 101, 102, 103]
+
+
+def recorded_rows(*lengths: int) -> ReplayBuffer:
+    """Environments that have stored so many steps, each from a FIRST on."""
+    buffer = recorded_buffer(0, max(lengths), len(lengths))
+    for number in range(max(lengths)):
+        ids = torch.tensor([e for e, n in enumerate(lengths) if number < n])
+        step = recorded_step(number, len(lengths))
+        buffer.add_batch(nest.map_structure(lambda t, ids=ids: t[ids], step), ids)
+    return buffer
+
+
+@pytest.mark.parametrize("lengths", [(8, 8, 8), (3, 12, 0, 6), (5, 1, 5)])
+def test_environments_follow_each_other_where_windows_go_on(tmp_path, lengths):
+    file = save(recorded_rows(*lengths), tmp_path / "some.replay")
+    apart = load_replay_buffer(file, make_env())
+    joined = load_replay_buffer(file, make_env(), join_environments=True)
+    assert joined.sizes.tolist() == [sum(lengths)]
+    stored = [rows(apart, e) for e, n in enumerate(lengths) if n]
+    expected = nest.map_structure(lambda *a: np.concatenate(a), *stored)
+    for a, b in zip(nest.flatten(expected), nest.flatten(rows(joined)), strict=True):
+        assert (a == b).all()
+    joined.check_valid()
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_length": 10}, {"memory_map": True}, {"keep_open_ends": True}]
+)
+def test_environments_stay_apart_where_they_do_not_fit(tmp_path, options):
+    file = save(recorded_rows(8, 8), tmp_path / "some.replay")
+    loaded = load_replay_buffer(file, make_env(), join_environments=True, **options)
+    assert loaded.num_environments == 2
+    within = save(recorded_buffer(12, 10), tmp_path / "within.replay")
+    loaded = load_replay_buffer(within, make_env(), join_environments=True)
+    assert loaded.sizes.tolist() == [10, 10]
+
+
+def test_rows_shorter_than_a_window_are_trained_and_held_out(tmp_path):
+    file = save(recorded_rows(3, 4, 2, 3), tmp_path / "some.replay")
+    algorithm = BcAlgorithm(
+        env=make_env(),
+        config=TrainerConfig(
+            num_iterations=20,
+            rl_train_after_update_steps=20,
+            offline_buffer_dir=file,
+            mini_batch_length=6,
+            mini_batch_size=8,
+        ),
+        optimizer=Adam(lr=0.01),
+    )
+    assert all(algorithm.train_iter() > 0 for _ in range(20))
+    evaluator = DatasetEvaluator(algorithm, algorithm.config, [file])
+    assert np.isfinite(evaluator.evaluate()["loss"])
 
 
 def test_the_file_is_not_changed(tmp_path):

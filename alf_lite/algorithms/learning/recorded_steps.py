@@ -49,6 +49,7 @@ class RecordedSteps:
                 env,
                 config.offline_buffer_length,
                 num_earliest_frames_ignored=transformer.num_history_steps,
+                join_environments=True,
             )
             self.add_recorded(buffer)
             self._num_named += 1
