@@ -39,6 +39,7 @@ class EvalRequest(NamedTuple):
     num_episodes: int
     seed: int
     progress: dict[str, float]  # what schedules read
+    predict_epsilon: float  # which hooks may change
     video_path: str | None = None  # of a video, if one is wanted
 
 
@@ -182,6 +183,7 @@ def serve(settings: EvalWorkerSettings, trainer: Parent) -> NoReturn:
             request: EvalRequest = reduction.ForkingPickler.loads(trainer.receive())
             algorithm.load_state_dict({name: tensors[name] for name in wanted})
             algorithm.progress.load_state_dict(request.progress)
+            algorithm.predict_epsilon = request.predict_epsilon
             result = parts.play(
                 request.num_episodes, request.seed, _Teller(trainer), request.video_path
             )

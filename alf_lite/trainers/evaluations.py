@@ -160,6 +160,7 @@ class RunEvaluations:
                 num_episodes=self._config.num_eval_episodes,
                 seed=seed,
                 progress=algorithm.progress.state_dict(),
+                predict_epsilon=algorithm.predict_epsilon,
                 video_path=video_path,
             )
             self._process.begin(request, begun.policy.state)

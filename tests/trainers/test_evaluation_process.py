@@ -12,11 +12,14 @@ import pytest
 import torch
 from torch import nn
 
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
+from alf_lite.environments.creation import create_environment
 from alf_lite.errors import EnvError, WorkerError
 from alf_lite.trainers.evaluations import RunEvaluations
 from alf_lite.trainers.hooks import Hook
+from alf_lite.trainers.shipped_hooks import Curriculum
 from alf_lite.trainers.trainer import Trainer
 from tests.trainers.conftest import make_noise
 from tests.trainers.toys import ScriptedEnvironment, ToyAlgorithm
@@ -44,6 +47,10 @@ class Notes(Hook):
     def after_eval(self, training, result) -> None:
         self.results[result.iterations] = result
         self.arrived_at[result.iterations] = training.run.iterations
+
+
+def make_cart_pole(*, seed, num_parallel_environments=2):
+    return create_environment("CartPole-v1", num_parallel_environments, seed)
 
 
 def is_alive(pid: int) -> bool:
@@ -84,6 +91,24 @@ def test_the_results_the_best_policy_and_the_training_are_the_same(make_trainer)
     for first, second in (states, [state for *_, state in bests]):
         assert all(torch.equal(first[name], second[name]) for name in first)
     assert not is_alive(other.pid)
+
+
+def test_what_a_curriculum_changes_of_acting_is_evaluated_so():
+    level = {"algorithm.predict_epsilon": 1.0}
+    returns = []
+    for async_eval, hooks in ((True, []), (True, [level]), (False, [level])):
+        config = TrainerConfig(
+            num_iterations=1,
+            unroll_length=4,
+            random_seed=0,
+            async_eval=async_eval,
+            algorithm_ctor=PPOAlgorithm,
+            **EVALUATE,
+        )
+        hooks = [Curriculum([each], []) for each in hooks]
+        result = Trainer(config, hooks=hooks, create_env=make_cart_pole).train()
+        returns.append(result.evaluation.returns)
+    assert returns[0] != returns[1] == returns[2]
 
 
 class Extended(ToyAlgorithm):
