@@ -128,7 +128,12 @@ class FoldedEnvironment(GameEnvironment):
         info: dict[str, Any] = {"game_return": own.sum(1), "returns": by_name}
         if self._opponents is not None:
             counts = ~self._is_last
-            counts[:, 0] |= self._is_last.all(1)
+            # A game counts once, where an agent has played to its end
+            [ended] = np.nonzero(self._is_last.all(1))
+            if len(ended):
+                was_last = self.current_time_step.is_last().numpy()
+                last = ~was_last.reshape(self._is_last.shape)[ended]
+                counts[ended, last.argmax(1)] = True
             info["opponent"] = np.where(counts, self._opponent_ids[:, None], -1)
             info["outcome"] = own.mean(1) - others.mean(1)
             info["seat"] = np.zeros(len(won))

@@ -536,6 +536,20 @@ def test_an_evaluation_counts_an_agent_that_waits_once():
     assert sorted(episode.length for episode in result.episodes) == [2] * 4 + [5] * 4
 
 
+def test_an_evaluation_counts_a_game_whose_first_agent_is_out_early():
+    env = FoldedEnvironment(
+        4,
+        lambda: Walkers((2, 5, 5)),
+        learners=["walker_0", "walker_1"],
+        opponents=[RandomOpponent()],
+        seed=0,
+    )
+    config = TrainerConfig(num_iterations=1, unroll_length=4, random_seed=0)
+    algorithm = PPOAlgorithm(env=env, config=config)
+    games = evaluate(algorithm, env, 8).games
+    assert sum(record.num_games for record in games) == 4
+
+
 def test_sides_that_cannot_be_are_told():
     with pytest.raises(ConfigError, match="there are no opponents"):
         make_duel(num_snapshots=0)
