@@ -45,8 +45,20 @@ class Game(abc.ABC):
         """``number`` games that begin; what chance decides is drawn from ``rng``."""
 
     def starts(self) -> State:
-        """The states in which games begin, all as likely; one if chance has no say."""
-        return self.initial(1, np.random.default_rng(0))
+        """The states in which games begin, all as likely; one if chance has no say.
+
+        Raises:
+            ConfigError: if it has one, and the game does not say which there are.
+        """
+        rng = np.random.default_rng(0)
+        before = rng.bit_generator.state
+        state = self.initial(1, rng)
+        if rng.bit_generator.state != before:
+            raise ConfigError(
+                f"{self.name}: chance decides how it begins. Write a starts() that "
+                "returns all those states, each as often as it is likely."
+            )
+        return state
 
     @abc.abstractmethod
     def moves(self, state: State) -> np.ndarray:

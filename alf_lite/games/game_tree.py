@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, State, copy_rows
 
 # For each level of the tree the probabilities [N, A] of the actions of its states
@@ -39,6 +40,9 @@ class GameTree:
         game: whose moves are not left to chance.
         starts: the states in which it begins, all equally likely; those of the game by
             default, such as all deals of the cards.
+
+    Raises:
+        ConfigError: if it is another kind of game.
     """
 
     def __init__(self, game: Game, starts: State | None = None) -> None:
@@ -47,11 +51,21 @@ class GameTree:
         rng = np.random.default_rng(0)
         state = game.starts() if starts is None else starts
         while len(state[0]):
-            mover = game.moves(state).argmax(1)
+            moves = game.moves(state)
+            if (moves.sum(1) > 1).any():
+                raise ConfigError(
+                    f"GameTree: {game.name} has seats that move at the same time"
+                )
+            mover = moves.argmax(1)
             legal = game.legal(state, mover)
             parent, action = np.nonzero(legal)
             actions = np.repeat(action[:, None], 2, 1)
+            before = rng.bit_generator.state
             after = game.play(copy_rows(state, parent), actions, rng)
+            if rng.bit_generator.state != before:
+                raise ConfigError(
+                    f"GameTree: chance has a say in the moves of {game.name}"
+                )
             state_after, child = self._distinct(after)
             seen = game.observe(state, mover)
             won = game.returns(state)[:, 0].astype(float)
@@ -115,7 +129,9 @@ class GameTree:
             # One action for all states that look alike, by how likely they are
             alike = _same_rows(_bytes(level.observation))[1]
             gains = np.zeros((alike.max() + 1, after.shape[1]))
-            np.add.at(gains, alike, sign * reaches[i][:, None] * after)
+            own = np.flatnonzero(is_own)  # the other one may see the same
+            gain = sign * reaches[i][:, None] * after
+            np.add.at(gains, alike[own], gain[own])
             gains = np.where(level.legal, gains[alike], -np.inf)
             best = level.legal & (gains == gains.max(1, keepdims=True))
             response[i] = _shares(best)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from alf_lite.errors import ConfigError
 from alf_lite.games.board_games import Nim, TicTacToe
+from alf_lite.games.game import Game
 from alf_lite.games.game_tree import GameTree
-from alf_lite.games.small_games import KuhnPoker
+from alf_lite.games.small_games import KuhnPoker, rock_paper_scissors
 
 
 def kuhn_tree() -> GameTree:
@@ -100,3 +105,68 @@ def test_the_average_of_policies_is_worth_their_mean_against_anybody():
     # Not so for the mean of the probabilities
     mean = [np.mean(level, 0) for level in zip(*policies, strict=True)]
     assert abs(tree.value(mean, other) - first) > 1e-3
+
+
+class Moves(NamedTuple):
+    number: np.ndarray
+    mover: np.ndarray
+    won: np.ndarray
+
+
+class MovesAgain(Game):
+    """Seat 0 says who makes the second move, which both see alike.
+
+    With action 0, that pays 1 to seat 0 if it makes it, and takes 10 if seat 1 does.
+    """
+
+    name = "moves again"
+    num_actions = max_length = 2
+    observation_space = spaces.Box(0.0, 1.0, (1,))
+    is_random = False
+
+    def initial(self, number, rng):
+        if self.is_random:
+            rng.random()
+        return Moves(np.zeros(number, int), np.zeros(number, int), np.zeros(number))
+
+    def moves(self, state):
+        return (state.number < 2)[:, None] & (state.mover[:, None] == np.arange(2))
+
+    def play(self, state, actions, rng):
+        if self.is_random:
+            rng.random()
+        action = actions[np.arange(len(actions)), state.mover]
+        pays = np.where(state.mover == 0, 1.0, -10.0)
+        is_second = state.number == 1
+        return Moves(
+            state.number + 1,
+            np.where(is_second, state.mover, action),
+            np.where(is_second & (action == 0), pays, 0.0),
+        )
+
+    def legal(self, state, seats):
+        return np.repeat(self.moves(state)[np.arange(len(seats)), seats][:, None], 2, 1)
+
+    def observe(self, state, seats):
+        return (state.number / 2)[:, None].astype(np.float32)
+
+    def returns(self, state):
+        return np.stack([state.won, -state.won], 1).astype(np.float32)
+
+
+def test_a_best_response_is_not_that_of_states_in_which_the_other_one_moves():
+    tree = GameTree(MovesAgain())
+    uniform = tree.uniform()
+    assert tree.value(tree.best_response(uniform, 0), uniform) == 1
+
+
+def test_games_that_a_table_of_states_does_not_hold_are_refused():
+    with pytest.raises(ConfigError, match="move at the same time"):
+        GameTree(rock_paper_scissors())
+    game = MovesAgain()
+    start = game.starts()
+    game.is_random = True
+    with pytest.raises(ConfigError, match="chance decides how it begins"):
+        GameTree(game)
+    with pytest.raises(ConfigError, match="chance has a say in the moves"):
+        GameTree(game, start)
