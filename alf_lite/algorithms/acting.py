@@ -202,10 +202,11 @@ class TrainedPolicy:
             observation: as :meth:`predict` takes it.
 
         Raises:
-            ConfigError: if there is none, as in DQN and DDPG, or the policy remembers.
+            ConfigError: if there is none, as in DQN and DDPG, or the policy remembers
+                or searches.
         """
         algorithm: Any = without_memory(self).algorithm.rl_algorithm
-        if not algorithm.has_stochastic_policy:
+        if not (algorithm.has_stochastic_policy and hasattr(algorithm, "_policy")):
             raise ConfigError(f"{algorithm.name} has no distribution of its actions")
         tensors, batch_size = self._to_tensors(observation)
         rows = 1 if batch_size is None else batch_size

@@ -222,6 +222,14 @@ def test_the_same_seed_gives_the_same_parameters():
     other.finish_train()
 
 
+def test_a_policy_that_searches_has_no_distribution():
+    env = create_environment("CartPole-v1", 1, seed=0)
+    config = TrainerConfig(num_iterations=1, random_seed=0)
+    policy = MuzeroAlgorithm(env=env, config=config, search=TreeSearch(2)).policy()
+    with pytest.raises(ConfigError, match="has no distribution of its actions"):
+        policy.distribution(env.reset().observation.numpy())
+
+
 def test_what_it_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="num_unroll_steps \\+ n_step"):
         muzero(config=TrainerConfig(mini_batch_length=5, num_iterations=1))
