@@ -200,8 +200,8 @@ def _beside_the_zoo(table: Table) -> list[str]:
     """P over the tasks for which the zoo means longer runs, and over the others."""
     groups: dict[bool, list[tuple[str, float]]] = {True: [], False: []}
     for task, methods in table.items():
-        if {"alf_lite", "sb3_zoo"} <= methods.keys():
-            ours, zoo = methods["alf_lite"], methods["sb3_zoo"]
+        ours, zoo = methods.get("alf_lite", ()), methods.get("sb3_zoo", ())
+        if min(len(ours), len(zoo)) >= _MIN_SEEDS:
             chance = float(probability_of_improvement(_ends(ours), _ends(zoo)))
             is_longer = score_tasks.ZOO_STEPS[task] > zoo[0]["num_steps"]
             groups[is_longer].append((task, chance))
@@ -435,7 +435,7 @@ def _shrink(file: Path) -> None:
     from PIL import Image
 
     with Image.open(file) as picture:
-        small = picture.convert("RGB").quantize(48, dither=Image.Dither.NONE)
+        small = picture.convert("RGB").quantize(32, dither=Image.Dither.NONE)
     small.save(file, optimize=True)
 
 
