@@ -101,35 +101,35 @@ def load_replay_buffer(
     lengths = newest_lengths(source.lengths, max_length)
     matched = match_fields(source, env, zero_missing_env_info)
     source.fields = {f.path: source.fields[f.path] for f in matched.values()}
-    is_one = (
-        join_environments
-        and not (memory_map or keep_open_ends)
-        and _can_be_one(source, lengths)
-    )
+    may_join = join_environments and not (memory_map or keep_open_ends)
+    is_one = may_join and _can_be_one(source, lengths)
+    sizes = [sum(lengths)] if is_one else lengths
     make_buffer = functools.partial(
         ReplayBuffer,
         experience_spec(env),
-        1 if is_one else len(lengths),
+        len(sizes),
         num_earliest_frames_ignored=num_earliest_frames_ignored,
     )
     with _memory_told(path, lengths):
         rows = _take_rows(source, env, lengths, memory_map, verify)
-        if rows is not None and is_one:
-            step_type = rows.view("time_step.step_type")
-            step_type[lengths[0] - 1 :: lengths[0]] = StepType.LAST
-            buffer = make_buffer(len(rows.rows), rows=rows)
-        elif rows is not None:
-            buffer = make_buffer(len(rows.rows) // len(lengths), rows=rows)
-            buffer.forget_oldest(lengths[0])
+        if rows is not None:
+            if is_one:
+                step_type = rows.view("time_step.step_type")
+                step_type[lengths[0] - 1 :: lengths[0]] = StepType.LAST
+            buffer = make_buffer(len(rows.rows) // len(sizes), rows=rows)
         elif not memory_map:
-            buffer = make_buffer(sum(lengths) if is_one else max(lengths))
+            buffer = make_buffer(max(sizes))
         else:
             raise DataError(
                 f"{path}: load_replay_buffer.memory_map is set, but only own replay "
                 "buffers with the same types and as many steps of each environment "
                 "can be mapped"
             )
-    if rows is None:
+    if rows is not None:
+        buffer.forget_oldest(sizes[0])
+        if not keep_open_ends:
+            buffer.mark_truncated_end()
+    else:
         assembler = StepAssembler(source.name, matched, keep_open_ends)
         _assemble(
             buffer,
@@ -139,8 +139,6 @@ def load_replay_buffer(
             path=path,
             drop_bad_episodes=drop_bad_episodes,
         )
-    elif not keep_open_ends:
-        buffer.mark_truncated_end()
     _logger.info("Loaded %d steps from %s.", buffer.total_size, path)
     return buffer
 

@@ -148,7 +148,7 @@ class ReplayOptions:
             ConfigError: if it has not.
         """
         config = self._config
-        if self.sampling.with_replacement or index > len(config.offline_sources):
+        if self.sampling.with_replacement:
             return
         assert config.mini_batch_length is not None, "checked before"
         without_own = (
