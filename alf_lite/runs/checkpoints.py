@@ -244,15 +244,14 @@ class RunCheckpoints:
         Resuming from it would not repeat the uninterrupted run, whose environments go
         on undisturbed by an evaluation.
         """
-        if run.best_iteration != run.iterations or not self._is_kept:
-            return
-        if not ranks.is_first:
+        score = _score_of(run)
+        if score is None or not self._is_kept or not ranks.is_first:
             return
         with self._uninterrupted():
             self._check(algorithm)
             state = {training_state.ALGORITHM: algorithm.state_dict()}
             try:
-                self._write(algorithm, run, state, _score_of(run), resumable=False)
+                self._write(algorithm, run, state, score, resumable=False)
             except CheckpointError as error:
                 _logger.error("%s The best policy is not kept.", error)
 
@@ -262,14 +261,14 @@ class RunCheckpoints:
         What a run that is resumed from it reads stays as it is: the evaluation is not
         one that the uninterrupted run makes, or is repeated.
         """
-        if run.best_iteration != run.iterations or not self._is_kept:
+        score = _score_of(run)
+        if score is None or not self._is_kept:
             return
         assert self._last_iteration == run.iterations, "nothing was trained since"
-        assert run.best_score is not None, run
         with self._uninterrupted():
             self._run_directory.lock.check()
             try:
-                self._checkpointer.mark_best(run.iterations, run.best_score)
+                self._checkpointer.mark_best(run.iterations, score)
             except CheckpointError as error:
                 _logger.error("%s It is not known as that of the best policy.", error)
 
@@ -387,8 +386,9 @@ def _hook_states_of(loaded: LoadedCheckpoint) -> dict[str, dict[str, Any]]:
 
 
 def _score_of(run: RunState) -> float | None:
-    """The score of the policy that there is now, if it is the best."""
-    return run.best_score if run.best_iteration == run.iterations else None
+    """The score of the policy that there is now, if it was evaluated as the best."""
+    is_best = run.best_iteration == run.iterations == run.last_eval_iteration
+    return run.best_score if is_best else None
 
 
 def _is_better(score: float | None, best: float | None) -> bool:

@@ -253,13 +253,15 @@ class RunEvaluations:
         best = run.best_iteration or 0
         if result.iterations > best:
             run.num_evals_without_better += 1
+        is_better = run.best_score is None or score > run.best_score
+        is_again = result.iterations == run.best_iteration
         if math.isfinite(score) and (
-            run.best_score is None
-            or score > run.best_score
-            or result.iterations == best
+            is_better or (is_again and score == run.best_score)
         ):
             run.best_score, run.best_iteration = score, result.iterations
             run.num_evals_without_better = 0
+        elif is_again:  # the best one was of a part that was killed, and stays the best
+            run.best_iteration = None
         return result
 
     def _video_path(self, iterations: int, is_final: bool) -> str | None:
@@ -294,10 +296,12 @@ class RunEvaluations:
             )
         patience = self._config.early_stop_patience
         if patience is not None and run.num_evals_without_better >= patience:
+            best = f"that of iteration {run.best_iteration or 0}"
+            if run.best_score is not None and run.best_iteration is None:
+                best = "the best one before the run was killed"
             return (
                 f"early_stop_patience: none of {run.num_evals_without_better} "
-                "evaluations was better than that of iteration "
-                f"{run.best_iteration or 0}"
+                f"evaluations was better than {best}"
             )
         return ""
 

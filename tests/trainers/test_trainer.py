@@ -226,6 +226,40 @@ def test_a_best_policy_of_later_than_the_last_checkpoint_stays(train, tmp_path):
     assert checkpointer.load("best", ["algorithm"]).step == 6
 
 
+@pytest.mark.parametrize(("score", "is_again"), [(5.0, False), (9.0, True)])
+def test_a_best_policy_of_a_part_that_was_killed_stays_unless_it_comes_again(
+    train, tmp_path, score, is_again
+):
+    config = {"eval_interval": 2, "num_checkpoints": 1, **EVALUATE}
+    train(create_env=Marks([0.0, 1.0, 3.0]), num_iterations=4, **config)
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints")
+    policy = {"algorithm": checkpointer.load(4).state["algorithm"]}
+    checkpointer.save(6, policy, best_score=9.0, resumable=False)
+    marks = Marks([score, 2.0])
+    result = train(create_env=marks, num_iterations=8, **config)
+    assert result.best_score == 9
+    best = checkpointer.load("best", ["algorithm"])
+    assert best.step == 6
+    is_same = all(
+        torch.equal(tensor, policy["algorithm"][name])
+        for name, tensor in best.state["algorithm"].items()
+    )
+    assert is_same != is_again
+    run = checkpointer.load(resumable=True).state["trainer"]["run"]
+    assert run["best_iteration"] == (6 if is_again else None)
+
+
+def test_what_was_not_evaluated_is_not_called_the_best(train, tmp_path):
+    config = {"eval_interval": 2, **EVALUATE}
+    train(create_env=Marks([0.0, 1.0, 3.0]), num_iterations=4, **config)
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints")
+    policy = {"algorithm": checkpointer.load(4).state["algorithm"]}
+    checkpointer.save(6, policy, best_score=9.0, resumable=False)
+    train(num_iterations=6)
+    by_step = {info.step: info.best_score for info in checkpointer.list_checkpoints()}
+    assert by_step[6] is None
+
+
 def test_best_policy_is_kept_and_only_a_strictly_better_one_replaces_it(
     train, tmp_path
 ):
