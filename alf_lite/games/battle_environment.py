@@ -25,9 +25,11 @@ class BattleEnvironment(GameEnvironment):
     algorithm's own policy, which a :class:`League` takes while it trains; until then
     there is the policy that it begins with.
 
-    Every row that the algorithm sees is one in which it has to choose, or the end. A
-    game is finished against the opponent that it began with. Seats are taken in turn:
-    environment i begins with seat i, and goes on to the next seat with each new game.
+    Every row that the algorithm sees is one in which it has to choose, or the end; of a
+    game that others end before its first move, a FIRST step comes before that, with no
+    legal action. A game is finished against the opponent that it began with. Seats are
+    taken in turn: environment i begins with seat i, and goes on to the next seat with
+    each new game.
 
     ``env_info`` of a step: ``outcome``, what the algorithm has won at the end, its
     ``seat``, and which ``opponent`` it has: i for the i-th of ``opponents``, and behind

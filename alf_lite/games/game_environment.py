@@ -106,6 +106,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         # [G, L]: which seats the rows are, and those whose next step is not their move
         self._seats = np.tile(np.arange(num_learners), (len(self._rows), 1))
         self._is_last = np.zeros(self._seats.shape, bool)
+        self._is_new = np.ones(len(self._rows), bool)  # [G]: at a FIRST step
         self.rows_per_frame = num_learners
         self._opponents: Opponents | None = None
         self._opponent_ids = np.zeros(len(self._rows), np.int64)  # [G]
@@ -149,8 +150,11 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         check_action("action", action, torch.Size((self.batch_size,)), True)
         chosen = action.numpy(force=True).reshape(self._seats.shape)
         self._check_legal(chosen.ravel())
-        has_begun = np.all(self._is_last, axis=1)
-        rows, new = np.flatnonzero(~has_begun), np.flatnonzero(has_begun)
+        is_over = np.all(self._is_last, axis=1)
+        # Over before anyone of them had to choose: the end is a step of its own
+        ends_early = is_over & self._is_new
+        has_begun = is_over & ~ends_early
+        rows, new = np.flatnonzero(~is_over), np.flatnonzero(has_begun)
         paid = np.zeros((len(self._rows), self.game.num_players), np.float32)
         self._num_moves[rows] += 1
         if len(rows):
@@ -159,6 +163,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
             self._begin(new)
         self._let_opponents_move(paid)
         paid[new] = 0
+        paid[ends_early] = self.game.returns(copy_rows(self._games, ends_early))
         reward = np.take_along_axis(paid, self._seats, 1)
         return self._arrive(has_begun, reward, self._discounts(), action)
 
@@ -241,8 +246,9 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._is_last = is_out | (self._num_moves >= self._max_length)[:, None]
         step_type = np.where(self._is_last, StepType.LAST, StepType.MID)
         step_type[has_begun] = StepType.FIRST
+        self._is_new = has_begun
         has_ended = np.take_along_axis(game.ended(self._games), self._seats, 1)
-        discount = np.where(has_ended, 0, np.where(has_begun[:, None], 1, discount))
+        discount = np.where(has_begun[:, None], 1, np.where(has_ended, 0, discount))
         seats, games = self._seats.ravel(), self._games
         if shape[1] > 1:
             games = copy_rows(games, self._rows.repeat(shape[1]))

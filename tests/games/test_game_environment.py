@@ -204,6 +204,46 @@ def test_no_move_of_the_algorithm_is_lost_and_all_opponents_are_met():
     assert 0.4 < np.mean(notes.seats) < 0.6
 
 
+class TakesAll(Opponent):
+    """Wins at once where there is one pile."""
+
+    def act(self, game, state, seats, rng):
+        return game.legal(state, seats).cumsum(1).argmax(1)
+
+
+def test_a_game_that_others_end_before_the_first_move_is_lost_and_has_an_end():
+    env = BattleEnvironment(2, Nim((3,)), opponents=[TakesAll()], seed=0)
+    steps = [env.reset(), *steps_of(env, 40)]
+    kinds = torch.stack([step.step_type for step in steps])
+    rewards = torch.stack([step.reward for step in steps])
+    is_last = kinds == StepType.LAST
+    assert torch.equal(is_last[:-1], kinds[1:] == StepType.FIRST)
+    lengths = []
+    for row in range(2):
+        [ends] = is_last[:, row].nonzero(as_tuple=True)
+        lengths += [ends[:1] + 1, ends.diff()]
+    assert 2 in torch.cat(lengths)
+    assert (rewards[is_last].abs() == 1).all()
+    # As second seat it has no move; as first one it wins or the other does
+    seats = torch.stack([step.env_info["seat"] for step in steps])
+    outcomes = torch.stack([step.env_info["outcome"] for step in steps])
+    assert torch.equal(outcomes, rewards)
+    assert (rewards[is_last & (seats == 1)] == -1).all()
+    discounts = torch.stack([step.discount for step in steps])
+    assert torch.equal(discounts == 0, is_last)
+
+
+def test_a_game_that_is_lost_before_the_first_move_is_resumed_at_its_end():
+    env = BattleEnvironment(1, Nim((3,)), opponents=[TakesAll()], seat=1, seed=0)
+    env.reset()
+    state = env.episode_state()
+    again = BattleEnvironment(1, Nim((3,)), opponents=[TakesAll()], seat=1, seed=9)
+    assert again.restore_episodes(state, 3) == {}
+    for one, other in zip(steps_of(env, 6), steps_of(again, 6), strict=True):
+        assert torch.equal(one.step_type, other.step_type)
+        assert torch.equal(one.reward, other.reward)
+
+
 class ThreeChoose(MatrixGame):
     """Three seats choose at the same time."""
 
