@@ -16,7 +16,7 @@ from alf_lite.environments.specs_only_environment import (
     from_saved_spaces,
     saved_spaces,
 )
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.game import Game, Rng, State, copy_rows
 from alf_lite.games.opponents import Memory, Opponent, choose_rows
 from alf_lite.games.policy_opponents import PolicyOpponent
@@ -325,8 +325,19 @@ class Opponents:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Has those of ``state`` play again."""
+        """Has those of ``state`` play again.
+
+        Raises:
+            CheckpointError: if there are fewer now.
+        """
+        number = 1 + max(map(int, state["memories"]), default=-1)
         if self.snapshots is not None:
             self.snapshots.restore(state["snapshots"])
+        elif number > len(self._bots):
+            raise CheckpointError(
+                f"{self._env.name}: open games are against {number} opponents, of whom "
+                f"{len(self._bots)} are left. Name the same ones, or begin in another "
+                "root_dir."
+            )
         kept = state["memories"].items()
         self._memories = {int(i): [x.numpy() for x in memory] for i, memory in kept}

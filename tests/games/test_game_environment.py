@@ -314,6 +314,14 @@ def test_open_games_of_another_number_of_environments_are_refused():
         BothSeatsEnvironment(4).restore_episodes(env.episode_state(), 0)
 
 
+def test_open_games_against_opponents_that_are_gone_are_refused():
+    env = BattleEnvironment(8, opponents=[OnePlyOpponent(), RandomOpponent()], seed=0)
+    env.reset()
+    again = BattleEnvironment(8, opponents=[OnePlyOpponent()], seed=0)
+    with pytest.raises(CheckpointError, match="of whom 1 are left"):
+        again.restore_episodes(env.episode_state(), 0)
+
+
 class NoWay(TicTacToe):
     def legal(self, state, seats):
         return super().legal(state, seats) & (state.num_moves[:, None] < 2)
