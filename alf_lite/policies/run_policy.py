@@ -32,6 +32,7 @@ from alf_lite.runs.rebuilding import (
     is_or_are,
     without_partials,
 )
+from alf_lite.utils.progress import Limits
 from alf_lite.utils.threads import set_num_threads
 
 _EXAMPLES = {
@@ -274,6 +275,10 @@ def build_policy(
         )
     training_state.check_fingerprint(algorithm, loaded)
     training_state.load_policy(algorithm, loaded, for_training=False)
+    # Schedules, such as that of the discount of a search, are where they were then
+    limits = Limits(config.num_iterations, config.num_env_steps)
+    env_steps = loaded.metadata.get("env_steps") or 0
+    algorithm.progress.move_to(loaded.step, env_steps, limits)
     return algorithm
 
 

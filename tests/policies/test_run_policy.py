@@ -1,0 +1,30 @@
+"""The policy of a run, built from its conf and a checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+
+import alf_lite
+from alf_lite.bin import train
+from alf_lite.config import files as config_files
+
+SETTINGS = (
+    "TrainerConfig.num_iterations = 4",
+    "TrainerConfig.num_env_steps = 0",
+    "TrainerConfig.num_checkpoints = 2",
+    "TrainerConfig.evaluate = False",
+    "TreeSearch.num_simulations = 2",
+    "AlphaZeroAlgorithm.gamma = @LinearScheduler()",
+    "LinearScheduler.schedule = [(0, 1.0), (1, 0.6)]",
+)
+
+
+def test_schedules_of_a_search_are_where_they_were(tmp_path):
+    config_files.reset()
+    flags = [f"--gin_param={setting}" for setting in SETTINGS]
+    conf = "--conf=alphazero_tic_tac_toe"
+    assert train.main([conf, f"--root_dir={tmp_path}", *flags]) == 0
+    for which, gamma in ((2, 0.8), ("latest", 0.6)):
+        config_files.reset()
+        policy = alf_lite.load_policy(tmp_path, which)
+        assert policy.algorithm._gamma == pytest.approx(gamma)
