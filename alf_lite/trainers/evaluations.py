@@ -188,15 +188,22 @@ class RunEvaluations:
             return None
         return self._take(self._process.poll(), run)
 
-    def wait(self, run: RunState) -> tuple[EvalResult, EvaluatedPolicy] | None:
+    def wait(
+        self, run: RunState, *, is_at_limit: bool
+    ) -> tuple[EvalResult, EvaluatedPolicy] | None:
         """The same, if an evaluation goes on, when it has ended or a signal has come.
+
+        Args:
+            run: its counters.
+            is_at_limit: whether nothing is left to train.
 
         Raises:
             EnvError, ConfigError, WorkerError: if the process failed.
         """
         while self._process is not None and self._begun is not None:
             if self._signals.received is not None:
-                self._say_what_is_lost(self._begun.policy.iterations, run)
+                iteration = self._begun.policy.iterations
+                self._say_what_is_lost(iteration, run, is_at_limit)
                 return None
             taken = self._take(self._process.poll(_WAIT_SECONDS), run)
             if taken is not None:
@@ -204,11 +211,13 @@ class RunEvaluations:
             self._show_progress(self._process.num_steps, self._process.num_episodes)
         return None
 
-    def _say_what_is_lost(self, iteration: int, run: RunState) -> None:
+    def _say_what_is_lost(
+        self, iteration: int, run: RunState, is_at_limit: bool
+    ) -> None:
         interval, last = self._config.eval_interval, run.last_eval_iteration
         # A checkpoint holds no policy but its own.
-        is_repeated = iteration == run.iterations and is_evaluation_due(
-            iteration, last, interval
+        is_repeated = iteration == run.iterations and (
+            is_at_limit or is_evaluation_due(iteration, last, interval)
         )
         _logger.warning(
             "The evaluation of iteration %d was still going on: its result is lost. %s",

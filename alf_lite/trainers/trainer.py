@@ -282,10 +282,12 @@ class Trainer:
         )
 
     def _is_finished(self) -> bool:
-        is_finished = self._plan.limits.are_reached(
-            self.run.iterations, self.run.env_steps
-        ) or bool(self._evaluations.reason_to_stop(self.run))
-        return ranks.any(is_finished)
+        reason = self._evaluations.reason_to_stop(self.run)
+        is_finished = self._is_at_limit() or bool(reason)
+        # What ended a run before, or in, its last evaluation has left that to do.
+        if is_finished and self._evaluations.is_final_one_missing(self.run):
+            is_finished = self._run_directory.earlier_record.get("exit_code") == 0
+        return ranks.broadcast_data(is_finished)
 
     def _begin(self, stack: contextlib.ExitStack) -> None:
         """Opens the summaries, writes down what runs here."""
@@ -309,7 +311,7 @@ class Trainer:
     def _loop(self) -> None:
         slot = self._checkpoint_slot()
         if self._evaluations.is_due(self.run):
-            self._evaluate()
+            self._evaluate(is_final=self._fraction() == 1.0)
             self._checkpoints.mark_if_best(self.run)
         if self._must_stop():
             return
@@ -360,7 +362,7 @@ class Trainer:
     def _must_stop(self) -> bool:
         """Whether the run ends here; notes whether it is saved."""
         run, reason = self.run, self._stop_reason
-        if self._plan.limits.are_reached(run.iterations, run.env_steps):
+        if self._is_at_limit():
             reason = "finished"
         else:
             reason = self._evaluations.reason_to_stop(run) or reason
@@ -386,8 +388,11 @@ class Trainer:
 
     def _take_late_result(self, *, wait: bool = False) -> None:
         """Looks for, or waits for, what an evaluation in another process has found."""
-        evaluations = self._evaluations
-        taken = (evaluations.wait if wait else evaluations.poll)(self.run)
+        evaluations, run = self._evaluations, self.run
+        if wait:
+            taken = evaluations.wait(run, is_at_limit=self._is_at_limit())
+        else:
+            taken = evaluations.poll(run)
         if taken is not None:
             result, policy = taken
             self._hooks.call("after_eval", self, result)
@@ -454,6 +459,9 @@ class Trainer:
     def _tell_position(self) -> None:
         run = self.run
         summary.set_position(run.env_steps, self.algorithm.num_updates, run.seconds)
+
+    def _is_at_limit(self) -> bool:
+        return self._plan.limits.are_reached(self.run.iterations, self.run.env_steps)
 
     def _fraction(self) -> float:
         return self._plan.limits.fraction(self.run.iterations, self.run.env_steps)

@@ -279,6 +279,25 @@ def test_what_a_signal_loses_is_said(train, caplog, iteration, then):
     assert line.endswith(f"A run that is resumed from here {then}.")
 
 
+def test_the_final_one_that_a_signal_loses_is_repeated(train, caplog, monkeypatch):
+    wait = RunEvaluations.wait
+
+    def is_stopped(self, *args, **kwargs):
+        if self._begun is not None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return wait(self, *args, **kwargs)
+
+    config = {"num_iterations": 3, "async_eval": True, **EVALUATE}
+    with monkeypatch.context() as patch:
+        patch.setattr(RunEvaluations, "wait", is_stopped)
+        config["num_eval_episodes"] = 5000
+        assert train(**config).evaluation is None
+    [line] = [r.message for r in caplog.records if "evaluation of" in r.message]
+    assert line.startswith("The evaluation of iteration 3 was still going on")
+    assert line.endswith("A run that is resumed from here repeats it.")
+    assert train(**{**config, "num_eval_episodes": 4}).evaluation.iterations == 3
+
+
 def test_a_signal_does_not_wait_for_it(train, monkeypatch):
     pids, close = [], RunEvaluations.close
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -215,6 +216,41 @@ def test_final_evaluation_is_not_done_twice(train):
     marks = Marks([0.0, 1.0, 2.0])
     train(create_env=marks, num_iterations=4, eval_interval=2, **EVALUATE)
     assert len(marks.eval_env.seeds) == 3
+
+
+@pytest.mark.parametrize("interval", [0, 4])
+@pytest.mark.parametrize("is_signal", [True, False])
+def test_the_same_command_makes_a_final_evaluation_that_was_broken_off(
+    train, tmp_path, interval, is_signal
+):
+    class Fails(Marks):
+        def __call__(self, *, num_parallel_environments=None, **kwargs):
+            if num_parallel_environments is None:
+                return super().__call__(**kwargs)
+            return ScriptedEnvironment([self._play])
+
+        def _play(self, episode):
+            if not interval or steps_in(tmp_path / "run"):  # not that of iteration 0
+                if not is_signal:
+                    raise EnvError("a pole fell")
+                os.kill(os.getpid(), signal.SIGTERM)
+            return 2, 5.0
+
+    config = {"num_iterations": 4, "eval_interval": interval, **EVALUATE}
+    config |= {"num_checkpoints": 4}
+    expected = train("straight", create_env=Marks([0.0] * 9), **config)
+    with contextlib.nullcontext() if is_signal else pytest.raises(EnvError):
+        train(create_env=Fails([]), **config)
+    marks = Marks([3.0])
+    again = train(create_env=marks, **config)
+    assert again.iterations == 4
+    assert not again.was_finished
+    assert again.evaluation.returns == [3, 3]
+    seeds = [episode.seed for episode in again.evaluation.episodes]
+    assert seeds == [episode.seed for episode in expected.evaluation.episodes]
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["stop_reason"], record["evaluation"]) == ("finished", 3)
+    assert train(create_env=marks, **config).was_finished
 
 
 def test_a_best_policy_of_later_than_the_last_checkpoint_stays(train, tmp_path):
