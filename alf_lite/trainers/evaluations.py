@@ -154,6 +154,8 @@ class RunEvaluations:
         policy = self._policy(algorithm, run)
         begun = _Begun(time.perf_counter(), summary.position(), result, policy)
         if self._process is not None:
+            if self._signals.received is not None:
+                return None  # nobody would wait for it
             request = EvalRequest(
                 iterations=run.iterations,
                 env_steps=run.env_steps,

@@ -279,6 +279,11 @@ def test_what_a_signal_loses_is_said(train, caplog, iteration, then):
     assert line.endswith(f"A run that is resumed from here {then}.")
 
 
+def test_none_begins_after_a_signal(train, caplog):
+    train(hooks=[Terminates(2)], async_eval=True, **EVALUATE)
+    assert not [r.message for r in caplog.records if "evaluation of" in r.message]
+
+
 def test_the_final_one_that_a_signal_loses_is_repeated(train, caplog, monkeypatch):
     wait = RunEvaluations.wait
 
