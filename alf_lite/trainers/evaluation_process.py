@@ -41,6 +41,7 @@ _logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.02  # between two looks at the pipe while training goes on
 _START_SECONDS = 60.0  # at least, until the environments are built
+_START_LOOK_SECONDS = 1.0  # between two looks at that
 # Fields of the recipe that a conf binds: references with a scope cannot be pickled.
 _BOUND_FIELDS = {
     name: f"TrainerConfig.{name}"
@@ -109,6 +110,15 @@ class EvaluationProcess:
     def is_free(self) -> bool:
         """Whether there is no evaluation that goes on."""
         return self._request is None
+
+    def wait_until_ready(self) -> None:
+        """Returns when everything is built there.
+
+        Raises:
+            EnvError, ConfigError, WorkerError: if it cannot be.
+        """
+        while not self._is_ready:
+            self.poll(_START_LOOK_SECONDS)
 
     def begin(self, request: EvalRequest, policy: Mapping[str, Tensor]) -> None:
         """Has this policy evaluated; the caller may change it afterwards."""

@@ -95,6 +95,9 @@ class RunEvaluations:
             self._process = EvaluationProcess(
                 self._config, self._create_env, self._env_seed, policy, self._recording
             )
+            # What is wrong with it, and what of the configuration it uses, is known
+            # before hours of training.
+            self._process.wait_until_ready()
 
     @property
     def _is_wanted(self) -> bool:

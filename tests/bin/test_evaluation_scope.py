@@ -34,3 +34,12 @@ def test_evaluations_and_play_have_environments_of_their_own(tmp_path, conf, cap
     assert train.main(arguments) == 0
     assert "evaluation/" not in (tmp_path / "macro" / "operative.gin").read_text()
     assert "3 iterations" in capfd.readouterr().out
+
+
+def test_another_process_uses_them_too(tmp_path, conf, capfd):
+    arguments = [f"--conf={conf}", f"--root_dir={tmp_path}", "--strict_config"]
+    params = [EVALUATION, "TrainerConfig.num_iterations = 2"]
+    params += ["TrainerConfig.async_eval = True"]
+    assert train.main([*arguments, *(f"--gin_param={one}" for one in params)]) == 0
+    assert "mean length 5.0" in capfd.readouterr().out
+    assert EVALUATION not in (tmp_path / "inoperative.gin").read_text()

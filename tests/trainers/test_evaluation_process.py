@@ -227,6 +227,18 @@ def test_what_an_environment_raises_there_ends_the_run(train):
         train(create_env=make_failing_evaluation, async_eval=True, **EVALUATE)
 
 
+def make_no_evaluation(*, seed: int, num_parallel_environments=None):
+    if num_parallel_environments is None:
+        return make_noise(seed=seed)
+    raise EnvError("no pole")
+
+
+def test_what_cannot_be_built_there_is_said_before_training(train, tmp_path):
+    with pytest.raises(EnvError, match=r"evaluation process \d+: no pole"):
+        train(create_env=make_no_evaluation, async_eval=True, **EVALUATE)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
 class Hangs(ScriptedEnvironment):
     def step(self, action):
         time.sleep(100)
