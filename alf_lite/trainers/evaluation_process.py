@@ -141,7 +141,7 @@ class EvaluationProcess:
         now = time.monotonic()
         if not timeout and now - self._looked_at < _LOOK_SECONDS:
             return None
-        self._looked_at = now
+        pause, self._looked_at = now - self._looked_at, now
         for _, has_message in self._processes.wait(timeout):
             try:
                 result = self._receive(has_message)
@@ -150,7 +150,7 @@ class EvaluationProcess:
                 break
             if result is not None:
                 return result
-        self._check_time()
+        self._check_time(pause)
         return None
 
     def close(self) -> None:
@@ -164,6 +164,7 @@ class EvaluationProcess:
         process = self._processes.start(self._settings, 0)
         process.send_descriptor(self._descriptor)
         self._is_ready, self._alive_at = False, time.monotonic()
+        self._has_more_time = False  # than it has, since it said something last
 
     def _send_request(self) -> None:
         if self._is_ready and self._request is not None:
@@ -175,7 +176,7 @@ class EvaluationProcess:
         if not (has_message or process.connection.poll(0)):
             raise ChildDiedError(process)
         message = process.receive()
-        self._alive_at = time.monotonic()
+        self._alive_at, self._has_more_time = time.monotonic(), False
         kind, content = message[:1], message[1:]
         if kind == STEPS:
             self.num_steps, self.num_episodes = COUNTS.unpack(content)
@@ -205,8 +206,12 @@ class EvaluationProcess:
         )
         self._start()
 
-    def _check_time(self) -> None:
-        """Finds a process that has something to do and says nothing."""
+    def _check_time(self, pause: float) -> None:
+        """Finds a process that has something to do and says nothing.
+
+        Args:
+            pause: seconds since this process listened last.
+        """
         if self._request is None and self._is_ready:
             return
         allowed = self._timeout
@@ -215,8 +220,10 @@ class EvaluationProcess:
         now = time.monotonic()
         if now - self._alive_at <= allowed:
             return
-        if self._processes.wait(0):  # it has; this process was not here to listen
-            self._alive_at = now
+        # This process was not here to listen; perhaps both were stopped, as by Ctrl-Z.
+        may_be_late = pause > allowed and not self._has_more_time
+        if may_be_late or self._processes.wait(0):
+            self._alive_at, self._has_more_time = now, may_be_late
             return
         process = self._processes.children[0]
         error: AlfLiteError = WorkerError(

@@ -256,6 +256,38 @@ def test_one_that_hangs_is_killed_and_shows_where_it_was(train):
         train(create_env=make_hanging_evaluation, **config)
 
 
+class Busy(ScriptedEnvironment):
+    """Its steps take a while of the time of this process alone."""
+
+    def step(self, action):
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            pass
+        return super().step(action)
+
+
+def make_busy_evaluation(*, seed: int, num_parallel_environments=None):
+    if num_parallel_environments is None:
+        return make_noise(seed=seed)
+    return Busy([lambda i: (4, 1.0)])
+
+
+def test_one_that_was_stopped_together_with_the_run_goes_on(train):
+    class IsStopped(Notes):
+        def after_iter(self, training) -> None:
+            if training.run.iterations == 2:
+                os.kill(self.pid, signal.SIGSTOP)
+                time.sleep(4.0)
+                training._take_late_result()
+                os.kill(self.pid, signal.SIGCONT)
+
+    config = {"async_eval": True, "eval_interval": 2, **EVALUATE}
+    config |= {"worker_timeout_seconds": 3.5, "num_eval_environments": 1}
+    hook = IsStopped()
+    train(create_env=make_busy_evaluation, hooks=[hook], num_iterations=4, **config)
+    assert 4 in hook.results
+
+
 class Terminates(Hook):
     """At the end of an iteration."""
 
