@@ -169,7 +169,7 @@ class ChildProcess:
     def death(self) -> str:
         """How a process that is gone ended: "the process was killed by SIGKILL"."""
         self._process.join(_DEATH_SECONDS)
-        end = _how_it_ended(self._process.exitcode)
+        end = how_it_ended(self._process.exitcode)
         hint = _MAIN_HINT if self._needs_main and self._process.exitcode == 1 else ""
         return f"the process {end}.{hint}{self._read_stack()}"
 
@@ -404,7 +404,7 @@ def _parent_pid(method: str) -> int | None:
     return os.getpid() if is_main else None
 
 
-def _how_it_ended(exit_code: int | None) -> str:
+def how_it_ended(exit_code: int | None) -> str:
     """The end of a process in words: "was killed by SIGKILL ..."."""
     if exit_code is None:
         return "closed its pipe"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from alf_lite.border import CONFIG, check_regular, reading
 from alf_lite.errors import ConfigError, DataError
+from alf_lite.processes.child_process import how_it_ended
 from alf_lite.runs.directory import read_run_record
 from alf_lite.runs.lock import IN_TRAINING
 
@@ -127,13 +128,15 @@ class RunInProgress(ABC):
         exit_code = self.poll()
         if exit_code is None:
             return None
+        # The last words of what was killed do not say so.
+        death = how_it_ended(exit_code) if exit_code < 0 else ""
         if exit_code < 0:  # as a shell says it
             exit_code = 128 - exit_code
         message = ""
         if exit_code != 0:
             lines = self._lines() or [f"exit code {exit_code}"]
             errors = [line for line in lines if line.startswith("error: ")]
-            message = (errors or lines)[-1].removeprefix("error: ")
+            message = death or (errors or lines)[-1].removeprefix("error: ")
             if math.isinf(self._next_question):
                 message = "stopped, it may not go on"
         return RunEnd(self.run, exit_code, read_run_record(self.run.root_dir), message)

@@ -30,6 +30,8 @@ for number in (signal.SIGINT, signal.SIGTERM):
 (root / "began").write_text("")
 if flags.get("conf") == "long":
     time.sleep(60)
+if seed == 9:
+    os.kill(os.getpid(), signal.SIGKILL)
 if seed == 7:
     print("error: a pole fell", flush=True)
     sys.exit(4)
@@ -104,6 +106,15 @@ def test_a_seed_that_fails_stops_no_other_and_gives_the_exit_code(
     assert "seed 7  exit code 4: a pole fell" in captured.err
     assert "output.log" in captured.out
     assert "Mean return of 2 runs: 15.00" in captured.out
+
+
+def test_a_run_that_is_killed_is_said_to_be(tmp_path, capsys, stub):
+    flags = [f"--root_dir={tmp_path}/runs", "--seeds=9,1", "--jobs=1", "--conf=short"]
+    assert train.main(flags) == 137
+    captured = capsys.readouterr()
+    for text in (captured.err, captured.out):
+        assert "exit code 137: was killed by SIGKILL (by hand, or by the sys" in text
+    assert "Mean return of 1 run: 10.00" in captured.out
 
 
 def test_what_is_wrong_for_all_is_said_once(tmp_path, capsys, stub):
