@@ -155,4 +155,7 @@ def _all_steps(buffer: ReplayBuffer, length: int = 1000) -> Iterator[TimeStep]:
                 torch.tensor([position]),
                 min(length, end - position),
             )
-            yield nest.map_structure(lambda t: t.transpose(0, 1), steps.time_step)
+            time_step = nest.map_structure(lambda t: t.transpose(0, 1), steps.time_step)
+            # Several environments of the source may follow each other here.
+            env_ids = torch.full_like(time_step.step_type, env_id)
+            yield time_step._replace(env_id=env_ids)

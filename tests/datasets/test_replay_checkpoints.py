@@ -15,7 +15,8 @@ from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import Experience
+from alf_lite.data_structures import Experience, StepType
+from alf_lite.data_transformers.normalizing_transformers import RewardNormalizer
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.environments.creation import create_environment
@@ -153,6 +154,30 @@ def test_rows_shorter_than_a_window_are_trained_and_held_out(tmp_path):
     assert all(algorithm.train_iter() > 0 for _ in range(20))
     evaluator = DatasetEvaluator(algorithm, algorithm.config, [file])
     assert np.isfinite(evaluator.evaluate()["loss"])
+
+
+def test_returns_of_environments_that_follow_each_other_are_normalized(tmp_path):
+    # 1205 steps are observed in two parts, and the second begins within an episode.
+    file = save(recorded_rows(403, 400, 402), tmp_path / "some.replay")
+    algorithm = BcAlgorithm(
+        env=make_env(),
+        config=TrainerConfig(
+            num_iterations=1,
+            rl_train_after_update_steps=1,
+            offline_buffer_dir=file,
+            data_transformer_ctor=RewardNormalizer,
+        ),
+        optimizer=Adam(lr=0.01),
+    )
+    algorithm.setup_training()
+    steps = rows(load_replay_buffer(file, make_env(), join_environments=True)).time_step
+    returns, total = [], 0.0
+    for step_type, reward in zip(steps.step_type, steps.reward, strict=True):
+        total = 0.0 if step_type == StepType.FIRST else 0.99 * total + reward
+        returns += [total] if step_type != StepType.FIRST else []
+    normalizer = algorithm.data_transformer.normalizer
+    assert int(normalizer.count) == len(returns)
+    assert float(normalizer.variance) == pytest.approx(np.var(returns), rel=1e-6)
 
 
 def test_the_file_is_not_changed(tmp_path):
