@@ -77,6 +77,7 @@ class PqnAlgorithm(RLAlgorithm):
     """PQN for nests of discrete actions; with a recurrent network, too."""
 
     takes_negative_discounts = True
+    has_stochastic_policy = False
 
     # Gallici et al. 2024, table of the classic control tasks; the rate is Adam's.
     default_settings = DefaultSettings(
