@@ -7,6 +7,7 @@ looked for where Minari keeps its data sets, in ``MINARI_DATASETS_PATH`` or
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -33,10 +34,14 @@ from alf_lite.datasets.source import (
     flatten,
     is_of_steps,
 )
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.errors import DataError, needs_extra
 
 if TYPE_CHECKING:
     import h5py
+
+_logger = logging.getLogger(__name__)
 
 PREFIX = "minari:"
 _METADATA = "metadata.json"
@@ -80,6 +85,28 @@ class MinariDataset(Source):
     def spaces(self) -> tuple[Space, Space]:
         """Of observations and actions."""
         return self._storage.observation_space, self._storage.action_space
+
+    def warn_of_units(self, env: Environment) -> None:
+        """Warns of actions that were other ones where they were recorded than here."""
+        values = env.recorded_values
+        if values is None:
+            return
+        action_space = self.spaces[1]
+        recorded = RecordedValues(values.observation_space, action_space).actions
+        if not all(
+            leaf.is_read_as(recorded[keys])
+            for keys, leaf in values.actions.items()
+            if keys in recorded
+        ):
+            _logger.warning(
+                "%s was recorded with actions of %s, and they are read as those of %s, "
+                "which are %s. If a wrapper had changed them there, such as "
+                "RescaleAction, wrap this environment likewise.",
+                self.name,
+                action_space,
+                env.name,
+                values.action_space,
+            )
 
     def sequences(self) -> Iterator[StepSequence]:
         taken = {

@@ -208,6 +208,15 @@ class RecordedLeaf:
         )
         self._rescaling = None if box is None else rescaling(box)
 
+    def is_read_as(self, other: RecordedLeaf) -> bool:
+        """Whether recorded numbers are the same to an agent as those of another."""
+        shape = self._space.shape or ()
+        if shape != other._space.shape:
+            return False
+        # Two points tell a line.
+        points = np.stack([np.zeros(shape), np.ones(shape)])
+        return np.allclose(self.to_agent(points), other.to_agent(points))
+
     def check_range(self, name: str, array: np.ndarray) -> None:
         """Raises ValueError, if recorded integers cannot be of this space.
 

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from alf_lite.datasets.formats import open_source, recorded_environment
 from alf_lite.datasets.loading import load_replay_buffer
@@ -205,6 +206,33 @@ def test_other_specs_are_named():
         DataError, match=r"observation/picture: expected \(2, 2\) uint8"
     ):
         load_replay_buffer("minari:flat-v0", nested_env())
+
+
+@pytest.mark.parametrize(
+    ("action_space", "is_told"),
+    [
+        (spaces.Box(-2.0, 2.0, (1,), np.float64), False),
+        (spaces.Box(-1.0, 1.0, (1,)), True),
+        (spaces.Box(-4.0, 2.0, (1,)), True),
+        (spaces.Box(-np.inf, np.inf, (1,)), True),
+    ],
+)
+def test_actions_of_another_space_are_told(action_space, is_told, caplog):
+    create_flat("test/flat-v0")  # recorded from -2 to 2
+    load_replay_buffer("minari:test/flat-v0", make_env(action_space=action_space))
+    told = [r for r in caplog.records if "RescaleAction" in r.getMessage()]
+    assert len(told) == is_told
+
+
+@pytest.mark.parametrize("start", [0, -1])
+def test_integers_that_count_from_elsewhere_are_told(start, caplog):
+    episode = {**flat_episode(2), "action": np.array([0, 1])}
+    observation_space = make_env().vector_env.single_observation_space
+    space = spaces.Discrete(2)
+    create("test/gears-v0", "hdf5", observation_space, space, [episode])
+    env = make_env(action_space=spaces.Discrete(3, start=start))
+    load_replay_buffer("minari:test/gears-v0", env)
+    assert ("RescaleAction" in caplog.text) == (start != 0)
 
 
 def test_a_truncated_file_is_refused(root):
