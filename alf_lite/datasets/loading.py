@@ -181,6 +181,17 @@ def _assemble(
             assembler.num_outside,
             assembler.num_actions,
         )
+    for name, count in assembler.num_beyond.items():
+        # Bounds that are not quite right are no other units.
+        if count > assembler.num_steps / 2:
+            _logger.warning(
+                "%s: %s is outside of the bounds that it has in the environment at %d "
+                "of %d steps. Was it recorded in other units?",
+                path,
+                name,
+                count,
+                assembler.num_steps,
+            )
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ Then sequences of steps: actions, episodes and their ends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -191,6 +192,8 @@ class StepAssembler:
         num_dropped: episodes left out.
         num_actions: that were read.
         num_outside: of these, what was outside of the bounds.
+        num_steps: that were read.
+        num_beyond: of these, by the names of observations, those beyond their bounds.
     """
 
     def __init__(
@@ -205,7 +208,8 @@ class StepAssembler:
         self._recorded = {field_kind(field.path) for field in matched.values()}
         self.bad: list[str] = []
         self.num_dropped = 0
-        self.num_actions = self.num_outside = 0
+        self.num_actions = self.num_outside = self.num_steps = 0
+        self.num_beyond: Counter[str] = Counter()
 
     def assemble(
         self, sequence: StepSequence, first_step: int, num_skipped: int
@@ -231,6 +235,7 @@ class StepAssembler:
             steps = {name: array[kept] for name, array in steps.items()}
         _mark_ends(steps["step_type"], kept, self._keep_open_ends)
         self._add_actions(steps)
+        self._look_at_observations(steps)
         return steps
 
     def _convert(
@@ -332,10 +337,8 @@ class StepAssembler:
             previous, field_name = steps[name], name.removeprefix("prev_")
             spec = self._matched[field_name].spec
             if spec.is_continuous and isinstance(spec, BoundedTensorSpec):
-                low, high = spec.minimum, spec.maximum
-                beyond = (previous < low - 1e-3) | (previous > high + 1e-3)
-                is_outside |= beyond.any(axis=tuple(range(1, beyond.ndim)))
-                np.clip(previous, low, high, out=previous)
+                is_outside |= _is_beyond(previous, spec)
+                np.clip(previous, spec.minimum, spec.maximum, out=previous)
             previous[is_first] = 0
             action = np.zeros_like(previous)
             action[:-1] = previous[1:]
@@ -343,6 +346,15 @@ class StepAssembler:
             steps[field_name] = action
         self.num_actions += int((~is_first).sum())
         self.num_outside += int((is_outside & ~is_first).sum())
+
+    def _look_at_observations(self, steps: Arrays) -> None:
+        """Counts those that the environment could not return."""
+        self.num_steps += len(steps["step_type"])
+        for name in [n for n in steps if field_kind(n) == "observation"]:
+            spec = self._matched[name].spec
+            if spec.is_continuous and isinstance(spec, BoundedTensorSpec):
+                is_beyond = _is_beyond(steps[name], spec)
+                self.num_beyond[name] += int(is_beyond.sum())
 
     def _refuse(
         self,
@@ -370,6 +382,12 @@ class StepAssembler:
         bad_episodes = np.unique(episodes[is_bad])
         self.num_dropped += len(bad_episodes)
         return np.flatnonzero(~np.isin(episodes, bad_episodes))
+
+
+def _is_beyond(values: np.ndarray, spec: BoundedTensorSpec) -> np.ndarray:
+    """[T] whether an element of [T, ...] is outside of its bounds, but for rounding."""
+    beyond = (values < spec.minimum - 1e-3) | (values > spec.maximum + 1e-3)
+    return np.asarray(beyond.any(axis=tuple(range(1, beyond.ndim))))
 
 
 def _mark_ends(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.datasets.loading import load_replay_buffer
@@ -103,6 +104,20 @@ def test_actions_beyond_the_bounds_count_as_executed(tmp_path, caplog):
     steps = rows(load_replay_buffer(str(tmp_path), make_env()))
     assert steps.action[:, 0].tolist() == [-1, 0.5, 1, 0]
     assert "2 of 3 actions are outside of their bounds" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pixels", "is_told"),
+    [([200, 0, 9, 2], True), ([200, 0, 1, 2], False), ([1, 0, 1, 0], False)],
+)
+def test_observations_in_other_units_are_told(tmp_path, pixels, is_told, caplog):
+    observation = np.zeros((4, 2), np.uint8)
+    observation[:, 1] = pixels
+    path = tmp_path / "episode.npz"
+    np.savez(path, **{**flat_episode(3), "observation": observation})
+    load_replay_buffer(path, make_env(spaces.Box(0.0, 1.0, (2,))))
+    assert ("observation is outside" in caplog.text) == is_told
+    assert ("3 of 4 steps" in caplog.text) == is_told
 
 
 @pytest.mark.parametrize("max_length", [1, 2, 5, 6, 7])
