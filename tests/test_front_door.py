@@ -442,6 +442,25 @@ def test_an_algorithm_predicts_with_the_parameters_of_the_moment():
         SacAlgorithm(algorithm.observation_spec, algorithm.action_spec).policy()
 
 
+@pytest.mark.parametrize(
+    "ctor",
+    [
+        alf_lite.DdpgAlgorithm,
+        alf_lite.MbrlAlgorithm,
+        functools.partial(alf_lite.Tdmpc2Algorithm, gamma=0.9),
+        functools.partial(alf_lite.BcAlgorithm, deterministic=True),
+    ],
+)
+def test_what_has_no_distribution_says_that_nothing_is_drawn(ctor):
+    env = alf_lite.create_environment("Pendulum-v1", 1)
+    policy = ctor(env=env, config=alf_lite.TrainerConfig(num_iterations=1)).policy()
+    with pytest.raises(ConfigError, match=r"deterministic=False: .*Algorithm has no"):
+        policy.predict(np.ones(3, np.float32), deterministic=False)
+    with pytest.raises(ConfigError, match=r"deterministic=False: .*Algorithm has no"):
+        alf_lite.evaluate(policy, "Pendulum-v1", 1, deterministic=False)
+    assert policy.predict(np.ones(3, np.float32)).shape == (1,)
+
+
 def test_evaluations_take_what_makes_an_environment():
     algorithm = make()
     names = ["CartPole-v1", lambda: gymnasium.make("CartPole-v1")]

@@ -67,6 +67,21 @@ def eval_mode(algorithm: RLContract) -> Iterator[None]:
             module.training = training
 
 
+def check_can_draw(algorithm: RLContract, asked: str) -> None:
+    """Raises ConfigError if there is no distribution that actions are drawn from.
+
+    Args:
+        algorithm: acts.
+        asked: by what draws were asked for.
+    """
+    acting = algorithm.rl_algorithm
+    if not acting.has_stochastic_policy:
+        raise ConfigError(
+            f"{asked}: {acting.name} has no distribution to draw actions from. Leave "
+            "that out: it takes the best ones."
+        )
+
+
 @contextlib.contextmanager
 def exploring(algorithm: RLContract, is_drawn: bool) -> Iterator[None]:
     """In which actions are drawn from the policy, or are the best ones.
@@ -74,7 +89,12 @@ def exploring(algorithm: RLContract, is_drawn: bool) -> Iterator[None]:
     Args:
         algorithm: acts, without gradients.
         is_drawn: False for the best ones.
+
+    Raises:
+        ConfigError: if they are to be drawn, and there is nothing to draw from.
     """
+    if is_drawn:
+        check_can_draw(algorithm, "deterministic=False")
     epsilon = algorithm.predict_epsilon
     algorithm.predict_epsilon = 1.0 if is_drawn else 0.0
     try:
@@ -178,6 +198,8 @@ class TrainedPolicy:
             what the environment's ``step`` takes, with [B, ...] if the observation has.
 
         Raises:
+            ConfigError: if it is to be drawn from a policy that has no distribution, as
+                in DQN and DDPG, and with plans.
             ValueError: if the shape or the keys are others than those of the spec, or
                 an integer is out of range.
             TypeError: if it is not numbers, or these are of another kind.

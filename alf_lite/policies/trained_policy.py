@@ -117,7 +117,8 @@ def evaluate(
 
     Raises:
         ConfigError: if ``policy`` or ``env`` is something else, the policy was trained
-            for other observations or actions, or ``env`` is the one it trains in.
+            for other observations or actions, has nothing to draw from, or ``env`` is
+            the one it trains in.
         ValueError: if ``num_episodes`` is not an integer, at least 1.
     """
     evaluator.check_num_episodes(num_episodes)

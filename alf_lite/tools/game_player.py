@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from alf_lite.algorithms.acting import check_can_draw
 from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, Rng, State
 from alf_lite.games.matches import game_of_run, play_games
@@ -102,7 +103,8 @@ def show_games(
         gin_params: override the configuration of the run.
 
     Raises:
-        ConfigError: if the run is not in a game, or there is no such seat or player.
+        ConfigError: if the run is not in a game, there is no such seat or player, or
+            the policy has nothing to draw from.
     """
     game = game_of_run(root_dir, gin_params)
     _check_seat(game, seat)  # before the policy is loaded
@@ -110,6 +112,8 @@ def show_games(
     policy = RunOpponent(
         str(root_dir), checkpoint, deterministic=not sample, device=device
     )
+    if sample:
+        check_can_draw(policy.policy.algorithm, "sample")
     return play_series(game, player, policy, num_games, seat=seat, seed=seed)
 
 

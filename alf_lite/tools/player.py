@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from alf_lite.algorithms.acting import check_can_draw
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
@@ -92,7 +93,7 @@ def play(
 
     Raises:
         ConfigError: if there is no run, no display, or the video extra is missing; or
-            if there is nothing of the policy to show.
+            if there is nothing of the policy to show, or to draw from.
         CheckpointError: if the checkpoint cannot be used.
     """
     RunDirectory(root_dir).read_user_config()  # to say so, if there is no run
@@ -115,6 +116,8 @@ def play(
             )
         stack.callback(env.close)
         algorithm = build_policy(config, env, loaded)
+        if sample:
+            check_can_draw(algorithm, "sample")
         on_step: EpisodeRecorder | None = None
         if record_file is not None and record == "all":
             file = VideoFile(record_file, frames_per_second(env))

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.bin import arena, play
 from alf_lite.bin import train as train_program
 from alf_lite.config import files as config_files
@@ -200,3 +201,10 @@ def test_games_of_others_are_shown(run, capsys):
 def test_an_arena_knows_the_game_of_a_run(run, capsys):
     assert arena.main([str(run), "perfect", "--games=4"]) == 0
     assert capsys.readouterr().out.startswith("Nim(1, 2, 4): won")
+
+
+def test_a_policy_without_a_distribution_is_not_sampled(run, monkeypatch, capsys):
+    monkeypatch.setattr(PPOAlgorithm, "has_stochastic_policy", False)
+    arguments = [f"--root_dir={run}", "--against=random", "--sample"]
+    assert play.main(arguments) == 2
+    assert "sample: PPOAlgorithm has no distribution" in capsys.readouterr().err

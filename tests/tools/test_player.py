@@ -9,6 +9,7 @@ from alf_lite.errors import ConfigError, EnvError
 from alf_lite.policies.evaluator import evaluate
 from alf_lite.tools import player
 from alf_lite.tools.player import EpisodeRecorder
+from tests.source_code import ROOT
 from tests.trainers.toys import ScriptedEnvironment, ToyAlgorithm
 
 
@@ -97,3 +98,8 @@ def test_frames_of_several_sizes_are_refused(lines):
     env.height = 4
     with pytest.raises(EnvError, match="make no video"):
         recorder(env.reset())
+
+
+def test_values_alone_are_not_played_at_random():
+    with pytest.raises(ConfigError, match="sample: DqnAlgorithm has no distribution"):
+        player.play(ROOT / "policies/dqn_cart_pole", 1, sample=True)
