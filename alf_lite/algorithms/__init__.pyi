@@ -3,6 +3,7 @@
 from alf_lite.algorithms.acting import (
     PredictActor as PredictActor,
     TrainedPolicy as TrainedPolicy,
+    check_can_draw as check_can_draw,
     eval_mode as eval_mode,
     exploring as exploring,
     without_memory as without_memory,
