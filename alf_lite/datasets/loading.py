@@ -17,7 +17,6 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import Experience, StepType
 from alf_lite.datasets.formats import open_source
-from alf_lite.datasets.minari_datasets import MinariDataset
 from alf_lite.datasets.replay_sources import ReplayCheckpoint
 from alf_lite.datasets.source import (
     NO_FIRST,
@@ -101,8 +100,7 @@ def load_replay_buffer(
         raise DataError(f"{path}: there are no steps in it")
     lengths = newest_lengths(source.lengths, max_length)
     matched = match_fields(source, env, zero_missing_env_info)
-    if isinstance(source, MinariDataset):
-        source.warn_of_units(env)
+    source.warn_of_units(env)
     source.fields = {f.path: source.fields[f.path] for f in matched.values()}
     may_join = join_environments and not (memory_map or keep_open_ends)
     is_one = may_join and _can_be_one(source, lengths)

@@ -15,6 +15,7 @@ import numpy as np
 
 from alf_lite.border import RefusalError
 from alf_lite.data_structures import StepType
+from alf_lite.environments.environment import Environment
 from alf_lite.utils.free_memory import free_ram
 
 # Together with the observation these make a step; actions may come in two ways.
@@ -76,6 +77,9 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def sequences(self) -> Iterator[StepSequence]:
         """All steps, those of one environment in the order of time."""
+
+    def warn_of_units(self, env: Environment) -> None:  # noqa: B027 - few know any
+        """Warns of what was something else where it was recorded than in ``env``."""
 
 
 def check_fits(what: str, num_bytes: int) -> None:

@@ -163,7 +163,8 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
             self._begin(new)
         self._let_opponents_move(paid)
         paid[new] = 0
-        paid[ends_early] = self.game.returns(copy_rows(self._games, ends_early))
+        if ends_early.any():
+            paid[ends_early] = self.game.returns(copy_rows(self._games, ends_early))
         reward = np.take_along_axis(paid, self._seats, 1)
         return self._arrive(has_begun, reward, self._discounts(), action)
 

@@ -138,19 +138,20 @@ def test_environments_stay_apart_where_they_do_not_fit(tmp_path, options):
     assert loaded.sizes.tolist() == [10, 10]
 
 
+def cloning(file, num_iterations: int, **settings) -> BcAlgorithm:
+    """On what is recorded alone."""
+    config = TrainerConfig(
+        num_iterations=num_iterations,
+        rl_train_after_update_steps=num_iterations,
+        offline_buffer_dir=file,
+        **settings,
+    )
+    return BcAlgorithm(env=make_env(), config=config, optimizer=Adam(lr=0.01))
+
+
 def test_rows_shorter_than_a_window_are_trained_and_held_out(tmp_path):
     file = save(recorded_rows(3, 4, 2, 3), tmp_path / "some.replay")
-    algorithm = BcAlgorithm(
-        env=make_env(),
-        config=TrainerConfig(
-            num_iterations=20,
-            rl_train_after_update_steps=20,
-            offline_buffer_dir=file,
-            mini_batch_length=6,
-            mini_batch_size=8,
-        ),
-        optimizer=Adam(lr=0.01),
-    )
+    algorithm = cloning(file, 20, mini_batch_length=6, mini_batch_size=8)
     assert all(algorithm.train_iter() > 0 for _ in range(20))
     evaluator = DatasetEvaluator(algorithm, algorithm.config, [file])
     assert np.isfinite(evaluator.evaluate()["loss"])
@@ -159,16 +160,7 @@ def test_rows_shorter_than_a_window_are_trained_and_held_out(tmp_path):
 def test_returns_of_environments_that_follow_each_other_are_normalized(tmp_path):
     # 1205 steps are observed in two parts, and the second begins within an episode.
     file = save(recorded_rows(403, 400, 402), tmp_path / "some.replay")
-    algorithm = BcAlgorithm(
-        env=make_env(),
-        config=TrainerConfig(
-            num_iterations=1,
-            rl_train_after_update_steps=1,
-            offline_buffer_dir=file,
-            data_transformer_ctor=RewardNormalizer,
-        ),
-        optimizer=Adam(lr=0.01),
-    )
+    algorithm = cloning(file, 1, data_transformer_ctor=RewardNormalizer)
     algorithm.setup_training()
     steps = rows(load_replay_buffer(file, make_env(), join_environments=True)).time_step
     returns, total = [], 0.0
