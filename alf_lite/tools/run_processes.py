@@ -22,6 +22,8 @@ from alf_lite.runs.lock import IN_TRAINING
 
 OUTPUT_FILE = "output.log"
 END_SECONDS = 15.0  # longer than a run takes to save what it can and to end
+# What a run does something for and goes on; they wait until it can.
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _TRAIN = (sys.executable, "-m", "alf_lite.bin.train")
 _QUESTION_SECONDS = 1.0
 _TAIL_BYTES = 4096
@@ -169,7 +171,8 @@ def start_training(root_dir: Path, arguments: Sequence[str]) -> subprocess.Popen
     """
     parent = os.getpid()
 
-    def end_with_parent() -> None:
+    def prepare() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         if sys.platform.startswith("linux"):
             import ctypes
 
@@ -186,6 +189,6 @@ def start_training(root_dir: Path, arguments: Sequence[str]) -> subprocess.Popen
             stderr=subprocess.STDOUT,
             # Ctrl-C reaches this process alone, which passes it on once.
             process_group=0,
-            preexec_fn=end_with_parent,
+            preexec_fn=prepare,
             env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
         )

@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import TextIO
 
-from alf_lite.tools.run_processes import Run, RunEnd, RunInProcess, RunInProgress
+from alf_lite.tools.run_processes import (
+    PASSED_ON,
+    Run,
+    RunEnd,
+    RunInProcess,
+    RunInProgress,
+)
 from alf_lite.tools.runs_display import RunsDisplay
 
 _POLL_SECONDS = 0.1
@@ -37,7 +43,8 @@ def train_all(
     """Trains all, ``jobs`` at a time; shows how far each of them is.
 
     A signal that would stop this process stops the runs, each with a checkpoint; the
-    same signal once more makes them hurry.
+    same signal once more makes them hurry. SIGUSR1 and SIGUSR2 are passed on to those
+    that train just now.
 
     Args:
         runs: what is trained. The next one is asked for when it can be started, so that
@@ -80,10 +87,11 @@ def train_all(
                     display.show_end(end, result_of(end))
                     on_end(end)
                     waiting.note(end)
-                if signals.take_new():
-                    display.show_stop(len(running))
+                for number in signals.take_new():
+                    if number in _STOP_SIGNALS:
+                        display.show_stop(len(running))
                     for process in running:
-                        process.signal(signals.last)
+                        process.signal(number)
         finally:
             # An error in here must not leave them alone.
             _end(running)
@@ -143,18 +151,21 @@ class StoppedError(Exception):
 
 
 class _Signals:
-    """Those that came."""
+    """Those that came; true once one of them has been a signal to stop."""
 
     def __init__(self) -> None:
-        self.last = 0
-        self._is_new = False
+        self.last = 0  # of those to stop
+        self._new: dict[int, None] = {}
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        self.last, self._is_new = number, True
+        if number in _STOP_SIGNALS:
+            self._new.pop(self.last, None)
+            self.last = number
+        self._new[number] = None
 
-    def take_new(self) -> bool:
-        is_new, self._is_new = self._is_new, False
-        return is_new
+    def take_new(self) -> Iterable[int]:
+        new, self._new = self._new, {}
+        return new
 
     def __bool__(self) -> bool:
         return self.last != 0
@@ -163,8 +174,9 @@ class _Signals:
 @contextlib.contextmanager
 def _noted_signals() -> Iterator[_Signals]:
     signals = _Signals()
-    # One that is ignored, as by nohup, stays so.
+    # One that is ignored, as by nohup, stays so, and handlers of the caller.
     handled = [n for n in _STOP_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+    handled += [n for n in PASSED_ON if signal.getsignal(n) is signal.SIG_DFL]
     before = {number: signal.signal(number, signals.note) for number in handled}
     try:
         yield signals

@@ -23,6 +23,7 @@ from alf_lite.processes.ray_cluster import (
 from alf_lite.runs.lock import RunLock
 from alf_lite.tools.run_processes import (
     END_SECONDS,
+    PASSED_ON,
     Run,
     RunInProgress,
     start_training,
@@ -95,7 +96,7 @@ class RunOnRay(RunInProgress):
         self._answers: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         self._num_lost = 0
         self._exit_code: int | None = None
-        self._last_signal = 0
+        self._last_signal = 0  # to stop
         self._start()
 
     def _start(self) -> None:
@@ -140,7 +141,8 @@ class RunOnRay(RunInProgress):
             file.write(f"error: {' '.join(error.split())}\n")
 
     def signal(self, number: int) -> None:
-        self._last_signal = number
+        if number not in PASSED_ON:
+            self._last_signal = number
         self._actor.tell("signal", number, group=_NEWS)
 
     def wait(self) -> None:

@@ -88,6 +88,7 @@ class StopSignals:
         self._received: signal.Signals | None = None
         self._checkpoint_requested = False
         self._previous: dict[signal.Signals, Any] = {}
+        self._blocked: set[int] = set()  # until then, by who has started the process
         self._is_held_off = False
         self._is_starting = True  # there is nothing yet that could be saved
         self.num_broken_off = 0
@@ -171,6 +172,8 @@ class StopSignals:
                 faulthandler.register(signal.SIGUSR1, stderr, chain=True)
         with self.held_off():  # half a thread could not be ended
             self._watch.start()
+        handled = self._previous.keys()
+        self._blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, handled) & handled
         _installed.add(self)
 
     def uninstall(self, *, in_fork: bool = False) -> None:
@@ -178,6 +181,7 @@ class StopSignals:
         _installed.discard(self)
         if signal.SIGUSR1 in self._previous:
             faulthandler.unregister(signal.SIGUSR1)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._blocked)
         for number, handler in self._previous.items():
             # None is a handler that was not installed from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -173,6 +173,28 @@ def test_ctrl_c_stops_all_runs_and_waits_for_them(tmp_path, capsys, stub):
     assert not (root_dir / "seed_2").exists()
 
 
+def test_signals_that_stop_nothing_wait_for_runs_that_start(tmp_path, capsys, conf):
+    root_dir = tmp_path / "runs"
+    run, others = root_dir / "seed_0", [signal.SIGUSR2, signal.SIGUSR1]
+    handlers = [signal.getsignal(number) for number in others]
+
+    def send() -> None:
+        while not (run / "output.log").exists():
+            time.sleep(0.01)
+        for number in others:  # of which a Python that starts would die
+            os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert train.main([f"--conf={conf}", f"--root_dir={root_dir}", "--seeds=0"]) == 0
+    thread.join()
+    log = (run / "output.log").read_text()
+    assert "SIGUSR2: saving after this" in log
+    assert "Current thread 0x" in log
+    assert [signal.getsignal(number) for number in others] == handlers
+    assert "Stopping" not in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
 def test_runs_end_with_the_call_that_started_them(tmp_path, stub):
     root_dir = tmp_path / "runs"
