@@ -2,7 +2,7 @@
 
 A method is a conf of ours with a few bindings, or Stable-Baselines3 with the settings
 of that conf (``sb3``) or with those of rl-baselines3-zoo (``sb3_zoo``). The seeds were
-named before the runs. Three tasks were settled anew after they had been run once:
+named before the runs. Four tasks were settled anew after they had been run once:
 ``docs/score_benchmark.md`` has the scores of before.
 """
 
@@ -61,7 +61,7 @@ _CORE: tuple[tuple[Any, ...], ...] = (
     ("sac_half_cheetah", "", (), 100_000, _MUJOCO, (1050, 1400, 1300)),
     ("sac_hopper", "", (), 100_000, _MUJOCO, (1050, 1400, 1300)),
     ("sac_walker2d", _SAC, _ENV, 100_000, _MUJOCO, (1050, 1400, 1300)),
-    ("sac_ant", _SAC, _ENV, 100_000, _MUJOCO, (1200, 1600, 1500)),
+    ("sac_ant", "", (), 100_000, _MUJOCO, (1200, 1600, 1500)),
     ("ppo_half_cheetah", "", (), 300_000, _MUJOCO, (40, 80, 280)),
     ("ppo_hopper", "", (), 300_000, _MUJOCO, (50, 90, 180)),
     ("ppo_lunar_lander", "", (), 500_000, _BOX2D, (50, 110, 60)),

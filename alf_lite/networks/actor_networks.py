@@ -23,7 +23,7 @@ from alf_lite.networks.continuous_projections import (
     TruncatedNormalProjection,
 )
 from alf_lite.networks.encoding_networks import EncodedNetwork
-from alf_lite.networks.initializers import Initializer, make_initializer
+from alf_lite.networks.initializers import Initializer, initialized
 from alf_lite.networks.layers import linear
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.projections import (
@@ -128,10 +128,9 @@ class ActorDistributionNetwork(EncodedNetwork):
                 f"numbers within bounds: {action_spec}"
             )
         if last_initializer is not None:
-            fill = make_initializer(last_initializer)
             for layer in (m for head in heads for m in head.modules()):
                 if isinstance(layer, nn.Linear):
-                    fill(layer.weight.data)
+                    initialized(layer, initializer=last_initializer)
         self._head = heads[0]
         if not isinstance(action_spec, TensorSpec):
             self._head = NestOfHeads(action_spec, heads)

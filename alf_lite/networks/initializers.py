@@ -53,6 +53,7 @@ class VarianceScaling:
             input goes to, or "fan_avg", the mean of both (Glorot and Bengio 2010).
         distribution: "uniform", "normal" or "truncated_normal", cut off at two
             deviations.
+        bias: draw biases, too, within ± 1 / √inputs, as torch's own layers do.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class VarianceScaling:
         scale: float = 1.0,
         mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in",
         distribution: Literal["uniform", "normal", "truncated_normal"] = "uniform",
+        *,
+        bias: bool = False,
     ) -> None:
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive, got {scale}")
@@ -72,6 +75,7 @@ class VarianceScaling:
         self._scale = scale
         self._mode = mode
         self._distribution = distribution
+        self.bias = bias
 
     def __call__(self, weight: Tensor) -> None:
         kernel = weight[0, 0].numel()
@@ -100,7 +104,8 @@ _INITIALIZERS: dict[str, Callable[[Tensor], Any]] = {
     "lecun_normal": VarianceScaling(1.0, "fan_in", "truncated_normal"),
     "lecun_uniform": VarianceScaling(1.0, "fan_in", "uniform"),
     "orthogonal": Orthogonal(),
-    "torch": VarianceScaling(1 / 3, "fan_in", "uniform"),  # of nn.Linear and nn.Conv2d
+    "torch": VarianceScaling(1 / 3),  # of nn.Linear and nn.Conv2d
+    "torch_with_bias": VarianceScaling(1 / 3, bias=True),
     "zeros": nn.init.zeros_,
 }
 
@@ -131,7 +136,7 @@ def make_initializer(initializer: Initializer) -> Callable[[Tensor], Any]:
 def initialized(
     layer: _Layer, gain: float = HIDDEN_GAIN, initializer: Initializer | None = None
 ) -> _Layer:
-    """``layer`` itself with new weights, and zero bias.
+    """``layer`` itself with new weights, and zero bias unless the initializer has one.
 
     Args:
         layer: linear or a convolution.
@@ -143,8 +148,22 @@ def initialized(
     else:
         make_initializer(initializer)(layer.weight.data)
     if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
+        fill_bias(layer.bias, layer.weight[0].numel(), initializer)
     return layer
+
+
+def fill_bias(bias: Tensor, fan_in: int, initializer: Initializer | None) -> None:
+    """Fills biases in place: zeros, if the initializer is not one of biases, too.
+
+    Args:
+        bias: of any shape.
+        fan_in: inputs of a unit.
+        initializer: of the weights.
+    """
+    nn.init.zeros_(bias)
+    if initializer is not None and getattr(make_initializer(initializer), "bias", 0):
+        bound = 1 / math.sqrt(fan_in)
+        nn.init.uniform_(bias, -bound, bound)
 
 
 def initialize_members(

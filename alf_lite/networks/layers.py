@@ -84,7 +84,7 @@ def linear(
     gain: float = HIDDEN_GAIN,
     initializer: Initializer | None = None,
 ) -> nn.Linear:
-    """A linear layer with zero bias, and orthogonal weights times ``gain``.
+    """A linear layer with orthogonal weights times ``gain`` and zero bias by default.
 
     Args:
         input_size: number of input features.

@@ -13,6 +13,7 @@ from alf_lite.networks.initializers import (
     HIDDEN_GAIN,
     Initializer,
     check_parameters,
+    fill_bias,
     initialize_members,
 )
 from alf_lite.networks.lean_layers import LinearMap
@@ -21,7 +22,7 @@ from alf_lite.networks.lean_layers import LinearMap
 class ParallelLinear(LinearMap):
     """n linear layers of one shape: y_k = x_k W_k + b_k.
 
-    Every member is initialised on its own, its bias with zeros.
+    Every member is initialised on its own, its bias with zeros by default.
 
     Args:
         num_members: n.
@@ -47,8 +48,9 @@ class ParallelLinear(LinearMap):
         check_parameters(f"{num_members} layers of {shape[1]} x {shape[2]}", *shape)
         # [n, in, out]: torch.nn.Linear's order makes the backward pass slower here.
         self.weight = nn.Parameter(torch.empty(num_members, input_size, output_size))
-        self.bias = nn.Parameter(torch.zeros(num_members, 1, output_size))
+        self.bias = nn.Parameter(torch.empty(num_members, 1, output_size))
         initialize_members(self.weight, gain, initializer)
+        fill_bias(self.bias, input_size, initializer)
 
     def forward(self, x: Tensor) -> Tensor:
         """Applies all members.

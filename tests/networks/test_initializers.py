@@ -31,6 +31,7 @@ VECTOR = TensorSpec((6,))
         ("lecun_normal", 1 / 200),
         ("lecun_uniform", 1 / 200),
         ("torch", 1 / (3 * 200)),
+        ("torch_with_bias", 1 / (3 * 200)),
         (VarianceScaling(3.0, "fan_out", "normal"), 3 / 300),
     ],
 )
@@ -66,6 +67,31 @@ def test_layers_start_as_they_are_told_and_as_before_otherwise():
             num_zero = sum(not p.any() for p in flat)
             assert (num_zero > 0) == (last is not None)
             assert num_zero < len(flat)
+
+
+def test_biases_start_as_those_of_torch_if_they_are_told_to():
+    torch.manual_seed(0)
+    image = BoundedTensorSpec((12, 12, 3), torch.uint8, 0, 255)
+    settings = {"initializer": "torch_with_bias", "last_initializer": "torch_with_bias"}
+    critic = CriticNetwork(
+        TensorSpec((398,)), 2, 2, joint_fc_layer_params=(100,), **settings
+    )
+    actor = ActorDistributionNetwork(
+        VECTOR, BoundedTensorSpec((2,)), last_initializer="torch_with_bias"
+    )
+    encoder = EncodingNetwork({"a": VECTOR, "b": image}, initializer="torch_with_bias")
+    for network in (critic, actor, encoder):
+        biases = [p for n, p in network.named_parameters() if "bias" in n]
+        assert biases[-1].any()
+    first, last = (p for n, p in critic.named_parameters() if "bias" in n)
+    assert first.shape == (2, 1, 100)
+    assert 0.9 / 20 < first.abs().max().item() <= 1 / 20
+    assert first.var().item() == pytest.approx(1 / (3 * 400), rel=0.2)
+    assert last.abs().max().item() <= 1 / 10
+    torch.manual_seed(1)
+    ours = initialized(nn.Conv2d(3, 8, 2), initializer="torch_with_bias")
+    assert ours.bias is not None
+    assert 0 < ours.bias.abs().max().item() <= 1 / math.sqrt(12)
 
 
 def test_every_member_of_an_ensemble_is_drawn_on_its_own():
