@@ -89,7 +89,7 @@ class Trials:
         setup: of the sweep.
 
     Raises:
-        ConfigError: if there is a sweep of another setup.
+        ConfigError: if there is a sweep of another setup, or one that is not known.
     """
 
     def __init__(self, root_dir: Path, setup: Setup) -> None:
@@ -105,6 +105,11 @@ class Trials:
 
     def _read(self) -> list[Trial]:
         if not self._file.exists():
+            if any(self.root_dir.glob(f"trial_*/**/{RUN_FILE}")):
+                raise ConfigError(
+                    f"{self.root_dir} holds trials of another sweep, but no "
+                    f"{SWEEP_FILE} that says what they tried. Give another --root_dir."
+                )
             return []
         saved = read_record(self._file, _TYPES, CONFIG)
         with border(self._file, CONFIG):
@@ -131,11 +136,6 @@ class Trials:
         }
         with new_output(self._file, replace_file=True) as temporary:
             temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-
-    def forget(self) -> None:
-        """Begins anew, if no trial has ended yet."""
-        if all(trial.state == OPEN for trial in self.all):
-            self._file.unlink(missing_ok=True)
 
     def write_table(self) -> Path:
         """All trials as CSV, the best first."""
@@ -330,7 +330,6 @@ class Sweeping:
             return f"its last {metric} is no finite number"
         problem = f"{root_dir} has logged no {metric}.{did_you_mean(metric, tags)}"
         if not any(trial.scores for trial in self._trials.all):
-            self._trials.forget()
             raise ConfigError(f"{problem} Give another --root_dir, too.")
         return problem
 
@@ -368,7 +367,6 @@ class Sweeping:
         bound = {line.partition("=")[0].strip() for line in text.splitlines()}
         unused = [name for name in trial.settings if name in bound]
         if unused:
-            self._trials.forget()
             raise ConfigError(
                 f"nothing in {self._setup.conf} uses {', '.join(unused)}: searching "
                 f"for it changes nothing. {root_dir / INOPERATIVE_CONFIG} says why. "

@@ -288,3 +288,13 @@ def test_metric_that_nothing_logs_ends_the_search(tmp_path, search, capsys):
     error = capsys.readouterr().err
     assert "trial_000 has logged no otter. Did you mean 'other'?" in error
     assert not (tmp_path / "sweep" / "trial_001").exists()
+
+
+def test_runs_of_another_search_are_no_scores_of_this_one(tmp_path, search, capsys):
+    search(LR, "--metric=otter", "--jobs=1")  # a run finishes, and its trial does not
+    assert search(GAMMAS, "--jobs=1") == ConfigError.exit_code
+    assert "holds a sweep with another space" in capsys.readouterr().err
+    (tmp_path / "sweep" / "sweep.json").unlink()
+    assert search(GAMMAS, "--jobs=1") == ConfigError.exit_code
+    assert "holds trials of another sweep, but no sweep.json" in capsys.readouterr().err
+    assert not (tmp_path / "sweep" / "sweep.json").exists()
