@@ -162,12 +162,15 @@ class RunInProcess(RunInProgress):
             self._process.wait(END_SECONDS)
 
 
-def start_training(root_dir: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+def start_training(
+    root_dir: Path, arguments: Sequence[str], directory: Path | None = None
+) -> subprocess.Popen[bytes]:
     """Starts ``train``, which is stopped if this process is killed, on Linux.
 
     Args:
         root_dir: of the run, where its output goes, too.
         arguments: see ``Run``.
+        directory: in which it works, if not in that of this process.
     """
     parent = os.getpid()
 
@@ -184,6 +187,7 @@ def start_training(root_dir: Path, arguments: Sequence[str]) -> subprocess.Popen
     with (root_dir / OUTPUT_FILE).open("ab") as file:
         return subprocess.Popen(
             [*_TRAIN, *arguments, f"--root_dir={root_dir}"],
+            cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

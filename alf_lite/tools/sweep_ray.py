@@ -42,8 +42,14 @@ class TrialProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._signals: list[int] = []  # that came before it
 
-    def train(self, root_dir: str, arguments: list[str]) -> int | str:
-        """The exit code; or, as text, why it cannot begin."""
+    def train(self, root_dir: str, arguments: list[str], directory: str) -> int | str:
+        """The exit code; or, as text, why it cannot begin.
+
+        Args:
+            root_dir: of the run.
+            arguments: of train.
+            directory: of the sweep, from which paths among them are.
+        """
         path = Path(root_dir)
         if not path.is_dir():
             return (
@@ -53,7 +59,11 @@ class TrialProcess:
         # What the program around wants of Ray is not for a run inside of it.
         os.environ.pop("RAY_ADDRESS", None)
         _wait_for_lock(path)
-        self._process = start_training(path, arguments)
+        # Where Ray was started, the same name may be that of another conf.
+        is_there = os.path.isdir(directory)
+        self._process = start_training(
+            path, arguments, Path(directory) if is_there else path
+        )
         for number in self._signals:
             self._process.send_signal(number)
         return self._process.wait()
@@ -102,10 +112,8 @@ class RunOnRay(RunInProgress):
     def _start(self) -> None:
         self._actor = self._start_actor()
         # absolute: an actor has another working directory
-        root_dir, arguments = str(self.run.root_dir.resolve()), [*self.run.arguments]
-        self._actor.ask(
-            "train", root_dir, arguments, group=_TRAIN, then=self._answers.put
-        )
+        call = str(self.run.root_dir.resolve()), [*self.run.arguments], os.getcwd()
+        self._actor.ask("train", *call, group=_TRAIN, then=self._answers.put)
 
     def poll(self) -> int | None:
         if self._exit_code is None and not self._answers.empty():

@@ -67,6 +67,7 @@ def test_a_run_ends_as_its_process_does(run, actors, tmp_path):
     assert actors[0].arguments == (
         str(tmp_path / "trial_003"),
         ["--conf=x", "--seed=1"],
+        os.getcwd(),
     )
     assert run.end() is None
     (tmp_path / "trial_003" / "run.json").write_text('{"evaluation": 3.0}')
@@ -115,7 +116,7 @@ def test_a_run_that_is_stopped_and_lost_has_stopped(run, actors):
 
 
 def test_a_directory_that_is_not_shared_is_said(run, actors, tmp_path):
-    answer = TrialProcess().train(str(tmp_path / "elsewhere"), [])
+    answer = TrialProcess().train(str(tmp_path / "elsewhere"), [], "/")
     actors[0].future.set_result(answer)
     end = run.end()
     assert end.exit_code == ConfigError.exit_code
@@ -135,7 +136,7 @@ def test_a_run_waits_for_an_earlier_process_of_it_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(
         sweep_ray, "time", SimpleNamespace(monotonic=time.monotonic, sleep=release)
     )
-    assert TrialProcess().train(str(tmp_path), []) == 0
+    assert TrialProcess().train(str(tmp_path), [], "/") == 0
     assert len(released) == 1
 
 
@@ -146,7 +147,22 @@ def test_the_process_of_a_trial_hears_signals_also_before_it_begins(
     monkeypatch.setattr(run_processes, "_TRAIN", (sys.executable, "-S", "-c", code))
     trial = TrialProcess()
     trial.signal(15)
-    assert trial.train(str(tmp_path), []) == -15
+    assert trial.train(str(tmp_path), [], "/") == -15
+
+
+def test_paths_are_from_where_the_sweep_is_not_from_where_ray_was_started(
+    tmp_path, monkeypatch
+):
+    code = "import os; print(os.getcwd())"
+    monkeypatch.setattr(run_processes, "_TRAIN", (sys.executable, "-S", "-c", code))
+    root_dir, directory = tmp_path / "trial_000", tmp_path / "project"
+    root_dir.mkdir()
+    directory.mkdir()
+    assert TrialProcess().train(str(root_dir), [], str(directory)) == 0
+    # Where there is none, nothing is found by accident.
+    assert TrialProcess().train(str(root_dir), [], str(tmp_path / "none")) == 0
+    printed = (root_dir / run_processes.OUTPUT_FILE).read_text().split()
+    assert printed == [str(directory), str(root_dir)]
 
 
 @pytest.mark.parametrize(
