@@ -181,7 +181,7 @@ class CannedCluster(RayCluster):
             def live(self) -> None:
                 time.sleep(1e6)
 
-            def build(self, dumped: bytes) -> Any:
+            def build(self, dumped: bytes, places: list[str]) -> Any:
                 return b"", description, 0, None
 
             def refresh(self, version: int, values: np.ndarray) -> None: ...

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import queue
+import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -297,7 +299,8 @@ class RayPool(WorkerPool[_RayWorker]):
     def _build(self, worker: _RayWorker) -> None:
         settings = self._settings(worker.index, worker.incarnation)
         dumped = bytes(reduction.ForkingPickler.dumps(settings))
-        self._ask(worker, "build", dumped, group=UNROLLS)
+        places = [os.path.abspath(place) for place in sys.path]
+        self._ask(worker, "build", dumped, places, group=UNROLLS)
 
     def _make_room(self, worker: _RayWorker, content: bytes) -> None:
         """Makes room for the unrolls of a new worker, whose size only it knows."""

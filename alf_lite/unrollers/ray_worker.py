@@ -73,9 +73,15 @@ class RayWorker:
 
     # Group UNROLLS
 
-    def build(self, dumped: bytes) -> Answer:
-        """Builds what ``WorkerSettings`` say; answers with a ``WorkerDescription``."""
+    def build(self, dumped: bytes, places: list[str]) -> Answer:
+        """Builds what ``WorkerSettings`` say; answers with a ``WorkerDescription``.
+
+        Args:
+            dumped: the settings.
+            places: where the trainer finds modules, such as those beside its conf.
+        """
         self._thread = threading.get_ident()
+        sys.path += [place for place in places if place not in sys.path]
         set_num_threads(1)
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from multiprocessing import reduction
 
@@ -48,7 +49,7 @@ def build(monkeypatch):
         settings = WorkerSettings(1, env.recipe, 5, options, tensors)
         worker = RayWorker()
         with random_state.preserved():
-            answer = worker.build(bytes(reduction.ForkingPickler.dumps(settings)))
+            answer = worker.build(bytes(reduction.ForkingPickler.dumps(settings)), [])
         return worker, tensors, answer
 
     return build
@@ -89,6 +90,19 @@ def test_a_fault_is_said_as_text(build):
     _, _, (words, content, _, values) = build(other=TensorSpec((2,)))
     assert (content, values) == (b"", None)
     assert "built alike" in str(error_of(words, "worker 1", EnvError))
+
+
+def test_modules_are_found_where_the_trainer_finds_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_worker, "set_num_threads", lambda number: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (tmp_path / "cart_of_ones_own.py").write_text("class Cart: pass\n")
+    dumped = b"ccart_of_ones_own\nCart\n."  # the class, by its name
+    words, *_ = RayWorker().build(dumped, [])
+    assert b"No module named 'cart_of_ones_own'" in words
+    words, *_ = RayWorker().build(dumped, [str(tmp_path)])
+    assert b"'Cart' has no attribute 'options'" in words
+    monkeypatch.delitem(sys.modules, "cart_of_ones_own")
 
 
 def test_it_stops_at_the_next_step(build):
