@@ -17,17 +17,22 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import numpy as np
 
-from alf_lite.errors import ConfigError, exception_text, missing_extra
+from alf_lite.errors import ConfigError, WorkerError, exception_text, missing_extra
 
 _logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 5.0
+_LOOK_SECONDS = 5.0  # between two looks at the head
+# Without a head, after which Ray is given up: after 60 it ends every program at once,
+# which has saved nothing.
+_HEAD_SECONDS = 35.0
 _LOCAL = "local"  # a Ray of this machine alone, as Ray names it
 _AUTHENTICATION = "RAY_AUTH_MODE"
 _LEAST_VERSION = (2, 52)  # with tokens
@@ -162,6 +167,7 @@ class RayCluster:
                 RayCluster._is_ours, RayCluster._num_open = True, 0
             RayCluster._num_open += 1
             self._is_open = True
+        self.head = Head(self._ray.get_runtime_context().gcs_address)
 
     def start_actor(
         self,
@@ -231,6 +237,42 @@ class RayCluster:
                 RayCluster._is_ours = False
                 with contextlib.suppress(Exception):  # the cluster is gone
                     self._ray.shutdown()
+
+
+class Head:
+    """What a cluster cannot be without: where Ray was started with --head.
+
+    Args:
+        address: ``host:port``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._looked_at = time.monotonic()
+        self._seen_at = math.inf  # one that was never seen may be hidden from here
+
+    def check(self) -> None:
+        """Looks at it from time to time.
+
+        Raises:
+            WorkerError: if it is lost: whatever asks Ray for something now, waits.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_SECONDS:
+            return
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), 1.0).close()
+        except OSError as error:
+            if now - self._seen_at > _HEAD_SECONDS:
+                raise WorkerError(
+                    f"the head of Ray, {self._address}, has not answered for "
+                    f"{_HEAD_SECONDS:g} s ({error}). Start it again (ray start "
+                    "--head), and the run goes on from its last checkpoint."
+                ) from error
+        else:
+            self._seen_at = now
+        self._looked_at = time.monotonic()
 
 
 def check_reachable(address: str | None) -> None:

@@ -317,6 +317,11 @@ class RayPool(WorkerPool[_RayWorker]):
     # Failures
 
     def _watch(self, now: float, is_late: bool, events: list[Event]) -> None:
+        try:
+            self._cluster.head.check()
+        except WorkerError:
+            self._is_closed = True  # to ask actors to end would wait for the head
+            raise
         if is_late or any(worker.is_ready for worker in self._workers):
             self._ready_at = now
         self._watch_places(now)

@@ -14,9 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, WorkerError
 from alf_lite.processes import ray_cluster
-from alf_lite.processes.ray_cluster import ActorLostError, answer_of, check_reachable
+from alf_lite.processes.ray_cluster import (
+    ActorLostError,
+    Head,
+    answer_of,
+    check_reachable,
+)
 
 
 @pytest.fixture
@@ -96,6 +101,22 @@ def test_somebody_else_at_the_address_is_said():
     with pytest.raises(ConfigError, match="something else"):
         check_reachable(address)
     check_reachable(serve_once(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))))  # as gRPC does
+
+
+def test_a_head_that_is_lost_for_a_while_is_said(monkeypatch):
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(ray_cluster, "time", clock)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head = Head(f"127.0.0.1:{server.getsockname()[1]}")
+        hidden = Head(f"127.0.0.1:{server.getsockname()[1]}")
+        for clock.now in (10.0, 20.0):
+            head.check()
+    for clock.now in (30.0, 50.0):
+        head.check()
+    clock.now = 60.0
+    hidden.check()  # never seen
+    with pytest.raises(WorkerError, match=r"head of Ray, 127.*for 35 s .*refused"):
+        head.check()
 
 
 def answered(result=None, error=None) -> Future:

@@ -8,6 +8,7 @@ import random
 import threading
 from concurrent.futures import Future
 from multiprocessing import reduction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,7 @@ class FakeCluster:
         self.puts: list[np.ndarray] = []
         self.is_willing = True  # whether actors find a place and are built at once
         self.num_closed = 0
+        self.head = SimpleNamespace(check=lambda: None)
 
     def start_actor(self, cls, *, num_cpus, groups):
         assert num_cpus == 0.5
@@ -357,6 +359,22 @@ def test_when_no_worker_has_a_machine_it_is_an_error_after_the_timeout(
         WorkerError, match=r"2 of 2 unroll workers .*2 CPUs, of .* None came in 60 s"
     ):
         pass_time(monkeypatch, pool, 20.0)
+
+
+def test_without_the_head_nothing_is_asked_of_ray_so_that_the_run_can_be_saved(
+    cluster, monkeypatch
+):
+    pool = started(cluster)
+
+    def check():
+        raise WorkerError("the head of Ray has not answered")
+
+    monkeypatch.setattr(cluster.head, "check", check)
+    with pytest.raises(WorkerError, match="the head of Ray"):
+        pass_time(monkeypatch, pool, 5.0)
+    pool.close()
+    assert not any(actor.is_killed or actor.is_stopped for actor in cluster.actors)
+    assert cluster.num_closed == 0
 
 
 def test_a_worker_that_hangs_is_killed_with_its_stack(cluster, monkeypatch):
