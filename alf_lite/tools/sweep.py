@@ -35,7 +35,13 @@ def sweep(values: FlagValues) -> int:
     from alf_lite.tools.search_space import read_space
     from alf_lite.tools.seeds import check_settings_of_runs, parse_seeds
     from alf_lite.tools.sweep_trials import Setup
+    from alf_lite.utils.ranks import started_as_rank
 
+    if started_as_rank():  # its runs would wait for ranks that nobody starts
+        raise ConfigError(
+            "a sweep trains several runs, and torchrun one run on several ranks: leave "
+            "torchrun out, and RANK and WORLD_SIZE of the environment"
+        )
     if values.engine == "ray":
         check_reachable(values.ray_address)  # within seconds
     space = read_space(values.space, values.search)

@@ -17,6 +17,7 @@ from alf_lite.bin import sweep
 from alf_lite.errors import ConfigError
 from alf_lite.runs.lock import RunLock
 from alf_lite.tools import run_processes, sweep_trials
+from tests import rank_processes
 
 # Stands for the program train: its score is known from its settings.
 STUB = """
@@ -271,6 +272,16 @@ def test_wrong_searches_train_nothing(tmp_path, search, capsys, monkeypatch):
     ]:
         assert search(*flags) == ConfigError.exit_code, flags
         assert message in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_rank_searches_nothing(tmp_path, search, capsys, monkeypatch):
+    for name, value in rank_processes.variables(0, 2, port=1).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("alf_lite.utils.ranks.ranks.join", lambda: None)
+    monkeypatch.setattr("alf_lite.utils.ranks.ranks.speaks_first", lambda: True)
+    assert search(LR) == ConfigError.exit_code
+    assert "leave torchrun out" in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
 
 
