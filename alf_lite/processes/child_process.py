@@ -30,6 +30,9 @@ _DEATH_SECONDS = 1.0  # for the system to say how a process ended
 _STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python stack
 _GRACE_SECONDS = 0.5  # after a deadline: the whole program may have been stopped
 _MAX_DESCRIPTORS = 65_536  # of a program: enough for ten thousand children
+# What multiprocessing says of children whose server is gone, with which they end.
+_SERVER_LOST = 255
+_SERVER_SECONDS = 5.0  # for a server that was killed to be gone
 _start_lock = threading.Lock()
 _server_end: util.Finalize | None = None
 _MAIN_HINT = (
@@ -95,6 +98,7 @@ class ChildProcess:
         )
         needs_main = config_shipping.needs_main_module(dumped)
         self._needs_main = needs_main
+        self._is_forked = method == "forkserver"
 
         def start() -> None:
             with _start_lock, _blocked_signals(), _hidden_main_module(needs_main):
@@ -170,6 +174,8 @@ class ChildProcess:
         """How a process that is gone ended: "the process was killed by SIGKILL"."""
         self._process.join(_DEATH_SECONDS)
         end = how_it_ended(self._process.exitcode)
+        if self._is_forked and self._process.exitcode == _SERVER_LOST:
+            end += ", or was killed together with the server that starts such processes"
         hint = _MAIN_HINT if self._needs_main and self._process.exitcode == 1 else ""
         return f"the process {end}.{hint}{self._read_stack()}"
 
@@ -323,10 +329,16 @@ def _wait_for_server(start: Callable[[], None]) -> None:
     errors: list[BaseException] = []
 
     def run() -> None:
-        try:
-            start()
-        except BaseException as error:
-            errors.append(error)
+        deadline = time.monotonic() + _SERVER_SECONDS
+        while True:
+            try:
+                return start()
+            except ConnectionError as error:  # it was killed, and has not yet ended
+                if time.monotonic() >= deadline:
+                    return errors.append(error)
+                time.sleep(0.02)
+            except BaseException as error:
+                return errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

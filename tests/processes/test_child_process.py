@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import forkserver
 
 import pytest
 
@@ -147,6 +148,16 @@ def test_a_death_is_noticed_at_once_whoever_else_is_waited_for(group, request_, 
     with pytest.raises(ChildDiedError, match=f"the process {end}") as error:
         list(children.receive([0, 1], 60))
     assert error.value.child is children.children[1]
+
+
+def test_children_that_end_with_their_server_say_so_and_others_take_their_place(group):
+    children = group("a")
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+    with pytest.raises(ChildDiedError, match="killed together with the server"):
+        list(children.receive([0], 60))
+    start_server([__name__])
+    children.start("b", 0)
+    assert list(children.receive([0], 60)) == [(0, b"'b'")]
 
 
 def test_silence_ends_with_the_deadline_and_shows_where_the_child_is(group):
