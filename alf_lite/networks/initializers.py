@@ -161,9 +161,8 @@ def fill_bias(bias: Tensor, fan_in: int, initializer: Initializer | None) -> Non
         initializer: of the weights.
     """
     nn.init.zeros_(bias)
-    if initializer is not None and getattr(
-        make_initializer(initializer), "bias", False
-    ):
+    fill = None if initializer is None else make_initializer(initializer)
+    if getattr(fill, "bias", False):
         bound = 1 / math.sqrt(fan_in)
         nn.init.uniform_(bias, -bound, bound)
 
