@@ -47,6 +47,7 @@ PREFIX = "minari:"
 _METADATA = "metadata.json"
 _METADATA_TYPES = {"total_episodes": int, "total_steps": int, "data_format": str}
 HDF5_NAME = "main_data.hdf5"
+_ARROW = ("arrow", "parquet")
 # More than any filter saves of numbers that are all the same.
 _MAX_RATIO = 1032
 _MAX_DEPTH = 32
@@ -132,7 +133,12 @@ class MinariDataset(Source):
 
     def _episodes(self, numbers: range) -> Iterator[dict[str, np.ndarray]]:
         with border(self.name):
-            for episode in self._storage.get_episodes(numbers):
+            storage = self._storage
+            if storage.FORMAT in _ARROW:
+                episodes = _arrow_episodes(storage, numbers)
+            else:
+                episodes = storage.get_episodes(numbers)
+            for episode in episodes:
                 yield _arrays(episode)
 
     def _open(self, directory: Path) -> tuple[Any, int, int]:
@@ -201,6 +207,57 @@ def _data_directory(directory: Path) -> Path | None:
 
 def _read_metadata(directory: Path) -> dict[str, Any]:
     return read_record(directory / _METADATA, _METADATA_TYPES)
+
+
+def _arrow_episodes(storage: Any, numbers: range) -> Iterator[Mapping[str, Any]]:
+    """As Minari reads them, which fails on infos that are an array of numbers [N].
+
+    And takes an episode of more rows than there are in a batch of Arrow for several.
+    """
+    from minari.dataset._storages.arrow_storage import _decode_space
+    from pyarrow import dataset
+
+    for number in numbers:
+        table = dataset.dataset(
+            str(storage.data_path / str(number)),
+            format=storage.FORMAT,
+            ignore_prefixes=["_", ".", _METADATA],
+        ).to_table()
+        columns = {
+            name: table[name].combine_chunks()
+            for name in table.column_names
+            if name != "episode_id"
+        }
+        actions = columns["actions"][:-1]
+        observations = columns["observations"]
+        yield {
+            "observations": _decode_space(storage.observation_space, observations),
+            "actions": _decode_space(storage.action_space, actions),
+            **{
+                name: columns[name].to_numpy(zero_copy_only=False)[:-1]
+                for name in ("rewards", "terminations", "truncations")
+            },
+            "infos": _arrow_infos(columns["infos"]) if "infos" in columns else {},
+        }
+
+
+def _arrow_infos(values: Any) -> dict[str, Any]:
+    """The arrays [N, ...] of a column of structures, which may be nested."""
+    from pyarrow import StructArray
+
+    infos: dict[str, Any] = {}
+    for i, field in enumerate(values.type):
+        column = values.field(i)
+        if isinstance(column, StructArray):
+            infos[field.name] = _arrow_infos(column)
+            continue
+        array = np.stack(column.to_numpy(zero_copy_only=False))
+        shape = (field.metadata or {}).get(b"shape")
+        if shape is not None:
+            sizes = [int(size) for size in shape.split(b",") if size]
+            array = array.reshape(len(array), *sizes)
+        infos[field.name] = array
+    return infos
 
 
 def _arrays(episode: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -136,6 +136,26 @@ def test_infos_are_read_where_the_environment_declares_them(data_format):
     assert env_info["elsewhere"].tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_infos_may_be_numbers_in_an_array_and_nested(data_format):
+    env = make_env(env_info_keys=["speed", "inner"])
+    episode = flat_episode(3)
+    inner = {"deep": [np.array(float(t)) for t in range(4)]}
+    episode["env_info"] = {"speed": np.arange(4.0), "inner": inner}
+    spaces = env.vector_env
+    create(
+        "infos-v0",
+        data_format,
+        spaces.single_observation_space,
+        spaces.single_action_space,
+        [episode],
+    )
+    source = open_source("minari:infos-v0")
+    [(_, steps)] = source.sequences()
+    assert steps["env_info/speed"].tolist() == [0, 1, 2, 3]
+    assert steps["env_info/inner/deep"].tolist() == [0, 1, 2, 3]
+
+
 def test_infos_that_nobody_asks_for_may_be_of_any_kind():
     env = make_env(env_info_keys=["speed"])
     episodes = [flat_episode(3), flat_episode(3)]
