@@ -249,6 +249,12 @@ class Opponents:
         weights = np.ones(num_bots)
         if snapshots is not None:
             weights = snapshots.pool.weights.numpy(force=True)
+        if not len(weights):
+            raise ConfigError(
+                f"{self._env.name}: there are only snapshots of the policy, which are "
+                "those of training, and no opponents. An evaluation needs some, such "
+                "as evaluation/BattleEnvironment.opponents = (@RandomOpponent(),)"
+            )
         if not weights.sum():
             raise EnvError(f"{self._env.name}: all opponents have the weight 0")
         shares = weights.cumsum() / weights.sum()

@@ -38,6 +38,13 @@ def make_algorithm(env, **settings):
     return PPOAlgorithm(env=env, config=config, action_mask_key="action_mask")
 
 
+def test_an_evaluation_without_opponents_is_refused():
+    env = BattleEnvironment(2, "tic_tac_toe", num_snapshots=3)
+    algorithm = make_algorithm(make_environment(4))
+    with pytest.raises(ConfigError, match=r"evaluation/BattleEnvironment\.opponents"):
+        evaluate(algorithm, env, 4)
+
+
 def test_an_evaluation_tells_the_games_by_opponent_and_seat():
     algorithm, env = make_algorithm(make_environment(4)), make_environment(8, 1)
     ends = []
