@@ -321,10 +321,10 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
     ) -> MuzeroRolloutInfo:
         """What was found [B, T, ...], anew for a share of the windows."""
         batch_size, length = info.policy.shape[:2]
-        number, length = (
-            round(self._reanalyze_ratio * batch_size),
-            length - self._n_step,
-        )
+        share, length = self._reanalyze_ratio * batch_size, length - self._n_step
+        number = int(share)
+        if share % 1:  # of small batches, so many on average
+            number += int(torch.rand(()) < share % 1)
         if not number:
             return info
         rows = torch.randperm(batch_size)[:number].to(info.policy.device)

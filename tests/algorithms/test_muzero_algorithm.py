@@ -186,6 +186,18 @@ def test_a_share_of_the_windows_is_searched_again():
     assert torch.equal(info.policy, before)
 
 
+def test_a_share_below_one_window_is_searched_again_now_and_then():
+    algorithm = muzero(reanalyze_ratio=0.1)
+    steps, info = windows([0, 1, 1, 1, 1, 2], [1.0] * 6)
+    num_searched = 0
+    for _ in range(100):
+        with torch.no_grad():
+            _, window = algorithm.preprocess_experience(steps, info, BatchInfo())
+        changed = (window.found.policy[:, 0] != info.policy[:, :4]).any(-1)
+        num_searched += int(changed.any(-1).sum())
+    assert 8 <= num_searched <= 35  # 0.1 of 2 windows, 100 times
+
+
 def test_it_predicts_without_noise():
     algorithm = muzero()
     for p in algorithm.parameters():
