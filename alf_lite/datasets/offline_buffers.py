@@ -10,7 +10,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import TimeStep
+from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError, DataError
@@ -156,6 +156,10 @@ def _all_steps(buffer: ReplayBuffer, length: int = 1000) -> Iterator[TimeStep]:
                 min(length, end - position),
             )
             time_step = nest.map_structure(lambda t: t.transpose(0, 1), steps.time_step)
+            if position == begin:  # no return goes on from another environment
+                step_type = time_step.step_type.clone()
+                step_type[0] = int(StepType.FIRST)
+                time_step = time_step._replace(step_type=step_type)
             # Several environments of the source may follow each other here.
             env_ids = torch.full_like(time_step.step_type, env_id)
             yield time_step._replace(env_id=env_ids)

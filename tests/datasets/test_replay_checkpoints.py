@@ -172,6 +172,23 @@ def test_returns_of_environments_that_follow_each_other_are_normalized(tmp_path)
     assert float(normalizer.variance) == pytest.approx(np.var(returns), rel=1e-6)
 
 
+def test_no_return_goes_on_in_another_source_or_environment(tmp_path):
+    file = save(recorded_buffer(12, 9), tmp_path / "some.replay")  # begins with a MID
+    algorithm = cloning([file] * 2, 1, data_transformer_ctor=RewardNormalizer)
+    algorithm.setup_training()
+    buffer, returns = load_replay_buffer(file, make_env()), []
+    for env_id in range(2):
+        steps, total = rows(buffer, env_id).time_step, 0.0
+        assert steps.step_type[0] == StepType.MID
+        numbers = zip(steps.step_type[1:], steps.reward[1:], strict=True)
+        for step_type, reward in numbers:
+            total = 0.0 if step_type == StepType.FIRST else 0.99 * total + reward
+            returns += [total] if step_type != StepType.FIRST else []
+    normalizer = algorithm.data_transformer.normalizer
+    assert int(normalizer.count) == 2 * len(returns)
+    assert float(normalizer.variance) == pytest.approx(np.var(returns), rel=1e-6)
+
+
 def test_the_file_is_not_changed(tmp_path):
     file = tmp_path / "some.replay"
     save(recorded_buffer(12, 10), file)
