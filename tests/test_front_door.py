@@ -340,6 +340,16 @@ def test_a_policy_acts_in_the_space_of_the_environment(policy_run):
     assert policy.action_space == Memory.action_space
 
 
+def test_rows_that_begin_follow_no_action(policy_run):
+    policy = alf_lite.load_policy(policy_run)
+    policy.predict(observation(3))
+    before = policy._prev_action
+    assert before.any(1).all()
+    policy.reset([False, True, False])
+    assert not policy._prev_action[1].any()
+    assert torch.equal(policy._prev_action[::2], before[::2])
+
+
 def test_a_policy_needs_no_environment_and_leaves_the_configuration_alone(policy_run):
     config_files.parse_config(None, ["SacAlgorithm.gamma = 0.5"])
     user_gin = policy_run / "user.gin"

@@ -184,7 +184,12 @@ class TrainedPolicy:
             raise ValueError(
                 f"reset: expected done [{self._batch_size}], got {list(is_done.shape)}"
             )
-        self._is_first = self._is_first | torch.from_numpy(is_done)
+        begins = torch.from_numpy(is_done)
+        self._is_first = self._is_first | begins
+        # A FIRST step comes after no action, as in training
+        zeros = nest.map_structure(torch.zeros_like, self._prev_action)
+        begins = begins.to(self._algorithm.device)
+        self._prev_action = reset_state(self._prev_action, zeros, begins)
 
     def predict(self, observation: Nest, deterministic: bool = True) -> Nest:
         """The action for one observation, or one for each of a batch.
