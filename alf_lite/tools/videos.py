@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alf_lite.algorithms.rl_contract import RLContract
+from alf_lite.checkpoints import files
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
@@ -377,6 +378,8 @@ def check_can_record() -> None:
 class VideoFile:
     """A video that is written frame by frame; a context manager.
 
+    If its block raises, by Ctrl-C too, there is none, and an earlier one stays.
+
     Args:
         path: its suffix chooses the format: ``.mp4``, ``.gif``, ``.webm``, ...
         frames_per_second: of the playback.
@@ -399,8 +402,13 @@ class VideoFile:
         }
         if suffix == ".gif":
             options = {"format": "GIF", "duration": 1000 / frames_per_second, "loop": 0}
+        # An earlier file is replaced by a whole one, or stays.
+        self._closing = contextlib.ExitStack()
+        output = files.new_output(self._path, replace_file=True)
+        path = self._closing.enter_context(output)
         with _needs_extra():
-            self._writer: Any = imageio.get_writer(self._path, **options)
+            self._writer: Any = imageio.get_writer(path, **options)
+        self._closing.callback(self._writer.close)
 
     @staticmethod
     def check(path: str | Path) -> Path:
@@ -434,4 +442,4 @@ class VideoFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._writer.close()
+        self._closing.__exit__(kind, error, traceback)

@@ -81,6 +81,21 @@ def test_mp4_holds_the_frames(tmp_path):
     assert np.abs(frames[:, 5, 5, 1].astype(int) - [0, 100, 200]).max() < 20
 
 
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+def test_a_recording_that_is_broken_off_leaves_an_earlier_one(tmp_path, suffix):
+    pytest.importorskip("imageio_ffmpeg" if suffix == "mp4" else "imageio")
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(b"of an earlier run")
+    with pytest.raises(KeyboardInterrupt), VideoFile(path, 20) as video:
+        video.add(frame(100))
+        raise KeyboardInterrupt
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"of an earlier run"]
+    with VideoFile(path, 20) as video:
+        video.add(frame(100))
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.stat().st_size > 100
+
+
 @pytest.mark.parametrize("name", ["a.xyz", "a", "mp4"])
 def test_unknown_format_is_refused_before_anything_is_written(tmp_path, name):
     with pytest.raises(ConfigError, match=r"ends in one of \.mp4"):
