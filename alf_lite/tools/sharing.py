@@ -86,7 +86,7 @@ def push_policy(
                 folder_path=folder,
                 revision=revision,
                 commit_message=f"Policy of {evaluation.mean:.2f}",
-                delete_patterns="checkpoints/*",  # of an earlier policy
+                delete_patterns=["checkpoints/*", VIDEO],  # of an earlier policy
             )
     names = sorted(map(str, files))
     return PushResult(f"{SCHEME}{repository}", str(address), evaluation, names)

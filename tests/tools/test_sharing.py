@@ -149,12 +149,13 @@ def test_trust_without_a_hub_is_refused(pushed):
         alf_lite.load_policy(pushed[1], trust=True)
 
 
-def test_a_second_push_replaces_the_checkpoint(pushed, hub, capsys):
+def test_a_second_push_replaces_the_checkpoint_and_the_video(pushed, hub, capsys):
     files = hub.repositories[NAME]
-    files["checkpoints/ckpt-1/algorithm.pt"] = b"of an earlier policy"
+    for name in ("checkpoints/ckpt-1/algorithm.pt", "replay.mp4"):
+        files[name] = b"of an earlier policy"
     given = [f"--root_dir={pushed[1]}", f"--to={NAME}", "--num_episodes=1"]
     assert command.main(["push", *given]) == 0
-    assert "checkpoints/ckpt-1/algorithm.pt" not in files
+    assert b"of an earlier policy" not in files.values()
     assert f'load_policy("hf://{NAME}")' in capsys.readouterr().out
 
 
