@@ -13,6 +13,7 @@ import gymnasium
 
 import alf_lite
 from alf_lite.checkpoints import files as checkpoint_files
+from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
 from alf_lite.errors import ConfigError, needs_extra
 from alf_lite.policies.evaluator import EvalResult
 from alf_lite.policies.hub import SCHEME, reaching_the_hub, repository_of
@@ -74,7 +75,7 @@ def push_policy(
     with needs_extra("Sharing policies", "hub"):
         from huggingface_hub import HfApi
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+        folder = Path(place) / "policy"
         options = (checkpoint, num_episodes, video, seed)
         evaluation = pack_policy(run, folder, f"{SCHEME}{repository}", *options)
         files = [p.relative_to(folder) for p in folder.rglob("*") if p.is_file()]
@@ -105,7 +106,7 @@ def pack_policy(
 
     Args:
         run: the directory of the run. Its configuration is executed.
-        folder: is made, or is empty.
+        folder: is made, or is empty; it is written whole or not at all.
         name: by which the card loads it; the folder by default.
         checkpoint: "latest", "best" or a step.
         num_episodes: of the evaluation.
@@ -119,9 +120,8 @@ def pack_policy(
     """
     with needs_extra("Sharing policies", "hub"):
         import huggingface_hub  # noqa: F401 - before the episodes are played
-    name, folder = name or os.fspath(folder), Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
+    name, target = name or os.fspath(folder), Path(folder).expanduser().resolve()
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ConfigError(f"{folder} has files. Choose a folder that is new or empty.")
     directory = RunDirectory(run)
     conf = directory.read_user_config()
@@ -132,15 +132,30 @@ def pack_policy(
             "else could build this policy. Export it instead: alf_lite export"
         )
     loaded = load_policy_checkpoint(directory.path, checkpoint)
-    record_file = folder / VIDEO if video else None
-    evaluation = play(
-        directory.path,
-        num_episodes,
-        checkpoint=loaded.step,
-        record_file=record_file,
-        record="worst_median_best" if video else "all",
-        seed=seed,
-    ).evaluation
+    with checkpoint_files.new_output(target, replace_file=True) as written:
+        written.mkdir()
+        evaluation = play(
+            directory.path,
+            num_episodes,
+            checkpoint=loaded.step,
+            record_file=written / VIDEO if video else None,
+            record="worst_median_best" if video else "all",
+            seed=seed,
+        ).evaluation
+        _write(written, name, directory, loaded, evaluation, conf, seed)
+    return evaluation
+
+
+def _write(
+    folder: Path,
+    name: str,
+    directory: RunDirectory,
+    loaded: LoadedCheckpoint,
+    evaluation: EvalResult,
+    conf: str,
+    seed: int,
+) -> None:
+    """All files but the video."""
     (folder / USER_CONFIG).write_text(conf, encoding="utf-8")
     manifest = checkpoint_files.read_manifest(loaded.path)
     kept = {k: v for k, v in manifest.items() if k not in ("format", "schema", "files")}
@@ -155,7 +170,6 @@ def pack_policy(
     (folder / RUN_FILE).write_text(text, encoding="utf-8")
     card = _card(name, record, loaded.metadata, loaded.step, evaluation, conf, seed)
     (folder / "README.md").write_text(card, encoding="utf-8")
-    return evaluation
 
 
 def _card(

@@ -173,6 +173,25 @@ def test_a_policy_is_written_into_a_folder_and_not_over_another(pushed, tmp_path
         sharing.pack_policy(pushed[1], folder)
 
 
+def test_a_folder_is_written_whole_or_not_at_all(pushed, tmp_path, monkeypatch):
+    folder = tmp_path / "ppo"
+    folder.mkdir()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sharing, "_card", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sharing.pack_policy(pushed[1], folder, num_episodes=1)
+    assert [*tmp_path.rglob("*")] == [folder]
+    sharing.pack_policy(pushed[1], folder, num_episodes=1)
+    assert (folder / "README.md").is_file()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="has files"):
+        sharing.pack_policy(pushed[1], tmp_path / "file")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
