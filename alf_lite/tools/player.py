@@ -8,9 +8,9 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class PlayResult(NamedTuple):
     evaluation: EvalResult
     checkpoint: Path
     step: int  # iterations of training
+    epsilon_greedy: float = 0.0  # 0: the best actions; 1: all drawn from the policy
+    created_with: Mapping[str, Any] | None = None  # of create_environment, if by that
 
 
 def play(
@@ -129,7 +131,8 @@ def play(
         result = evaluate(algorithm, env, num_episodes, seed=seed, on_step=on_step)
         if record_file is not None and record != "all":
             record_episodes(algorithm, env, result, record_file)
-    return PlayResult(result, loaded.path, loaded.step)
+        epsilon = algorithm.predict_epsilon
+    return PlayResult(result, loaded.path, loaded.step, epsilon, env.created_with)
 
 
 def _render_mode(render: bool, record_file: str | Path | None) -> str | None:

@@ -20,7 +20,7 @@ from alf_lite.policies.hub import SCHEME, reaching_the_hub, repository_of
 from alf_lite.policies.run_policy import load_policy_checkpoint
 from alf_lite.runs import training_state
 from alf_lite.runs.directory import RUN_FILE, USER_CONFIG, RunDirectory
-from alf_lite.tools.player import play
+from alf_lite.tools.player import PlayResult, play
 
 # Of run.json, what tells how the policy came to be; nothing of the machine
 _TOLD = (
@@ -28,6 +28,8 @@ _TOLD = (
     *("num_updates", "seconds", "stop_reason", "given_in_python"),
 )
 VIDEO = "replay.mp4"
+# How actions were chosen, in words, that ``evaluate`` chooses so, too
+_HOW_GREEDY = {0.0: "with the best actions", 1.0: "with drawn actions"}
 
 
 class PushResult(NamedTuple):
@@ -134,16 +136,16 @@ def pack_policy(
     loaded = load_policy_checkpoint(directory.path, checkpoint)
     with checkpoint_files.new_output(target, replace_file=True) as written:
         written.mkdir()
-        evaluation = play(
+        played = play(
             directory.path,
             num_episodes,
             checkpoint=loaded.step,
             record_file=written / VIDEO if video else None,
             record="worst_median_best" if video else "all",
             seed=seed,
-        ).evaluation
-        _write(written, name, directory, loaded, evaluation, conf, seed)
-    return evaluation
+        )
+        _write(written, name, directory, loaded, played, conf, seed)
+    return played.evaluation
 
 
 def _write(
@@ -151,7 +153,7 @@ def _write(
     name: str,
     directory: RunDirectory,
     loaded: LoadedCheckpoint,
-    evaluation: EvalResult,
+    played: PlayResult,
     conf: str,
     seed: int,
 ) -> None:
@@ -168,16 +170,30 @@ def _write(
     record = {k: v for k, v in directory.earlier_record.items() if k in _TOLD}
     text = json.dumps(record, indent=1) + "\n"
     (folder / RUN_FILE).write_text(text, encoding="utf-8")
-    card = _card(name, record, loaded.metadata, loaded.step, evaluation, conf, seed)
+    card = _card(name, record, loaded.metadata, played, conf, seed)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _is_named(environment: str, played: PlayResult) -> bool:
+    """Whether ``evaluate`` makes such environments by that name alone.
+
+    It does not make a game, one of one's own, or one with settings of the run.
+    """
+    given = played.created_with
+    return (
+        environment in gymnasium.registry
+        and given is not None
+        and given["env_name"].rpartition(":")[2] == environment
+        and given["max_episode_steps"] is None
+        and not any(given[name] for name in ("env_ctor", "env_kwargs", "wrappers"))
+    )
 
 
 def _card(
     name: str,
     record: Mapping[str, Any],
     metadata: Mapping[str, Any],
-    step: int,
-    evaluation: EvalResult,
+    played: PlayResult,
     conf: str,
     seed: int,
 ) -> str:
@@ -185,11 +201,16 @@ def _card(
     from huggingface_hub import EvalResult as Score
     from huggingface_hub import ModelCard, ModelCardData
 
+    evaluation = played.evaluation
     environment = (metadata.get("environment") or {}).get("name") or "environment"
     algorithm = metadata["algorithm"].removesuffix("Algorithm")
     score = f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}"
-    use = f'print(alf_lite.evaluate(policy, "{environment}").mean)'
-    if environment not in gymnasium.registry:  # a game, or of one's own
+    how = _HOW_GREEDY.get(
+        played.epsilon_greedy, f"with epsilon_greedy = {played.epsilon_greedy}"
+    )
+    drawn = ", deterministic=False" if played.epsilon_greedy == 1 else ""
+    use = f'print(alf_lite.evaluate(policy, "{environment}"{drawn}).mean)'
+    if played.epsilon_greedy not in _HOW_GREEDY or not _is_named(environment, played):
         use = "policy.predict(observation)  # of one step, or of a batch"
     data = ModelCardData(
         library_name="alf_lite",
@@ -216,14 +237,14 @@ def _card(
     trained = record.get("env_steps", metadata.get("env_steps"))
     rows = {
         "mean return": f"{evaluation.mean:.2f}{interval}",
-        "of": f"{len(evaluation.returns)} episodes with the best actions, seed {seed}, "
+        "of": f"{len(evaluation.returns)} episodes {how}, seed {seed}, "
         f"from {evaluation.min:.2f} to {evaluation.max:.2f}",
         **{
             f"against {g.opponent}, seat {g.seat}": f"won {g.won}, drawn {g.drawn}, "
             f"lost {g.lost}"
             for g in evaluation.games
         },
-        "trained": f"{trained} environment steps, {step} iterations, "
+        "trained": f"{trained} environment steps, {played.step} iterations, "
         f"conf {record.get('conf')}, seed {record.get('seed')}",
         "with": f"alf_lite {version}",
     }

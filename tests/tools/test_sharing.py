@@ -173,6 +173,38 @@ def test_a_policy_is_written_into_a_folder_and_not_over_another(pushed, tmp_path
         sharing.pack_policy(pushed[1], folder)
 
 
+@pytest.mark.parametrize(
+    ("setting", "how", "use"),
+    [
+        ("", "the best actions", 'alf_lite.evaluate(policy, "CartPole-v1").mean'),
+        (
+            "TrainerConfig.epsilon_greedy = 1.0",
+            "drawn actions",
+            'alf_lite.evaluate(policy, "CartPole-v1", deterministic=False).mean',
+        ),
+        ("TrainerConfig.epsilon_greedy = 0.5", "epsilon_greedy = 0.5", "predict(obs"),
+        ("create_environment.max_episode_steps = 7", "the best actions", "predict(obs"),
+        (
+            "create_environment.env_kwargs = {'sutton_barto_reward': True}",
+            "the best actions",
+            "predict(obs",
+        ),
+    ],
+)
+def test_a_card_is_of_the_evaluation_that_was_made(pushed, tmp_path, setting, how, use):
+    run = Path(shutil.copytree(pushed[1], tmp_path / "run"))
+    with (run / "user.gin").open("a") as file:
+        file.write(f"\n{setting}\n")
+    sharing.pack_policy(run, tmp_path / "out", num_episodes=2)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"2 episodes with {how}, seed 0" in card
+    assert use in card
+    if "evaluate" in use:
+        policy = alf_lite.load_policy(tmp_path / "out")
+        options = {"deterministic": "False" not in use}
+        assert len(alf_lite.evaluate(policy, "CartPole-v1", 2, **options).lengths) == 2
+
+
 def test_a_folder_is_written_whole_or_not_at_all(pushed, tmp_path, monkeypatch):
     folder = tmp_path / "ppo"
     folder.mkdir()
