@@ -61,6 +61,7 @@ def push_policy(
     Args:
         run: the directory of the run. Its configuration is executed.
         name: ``user/name``, with or without ``hf://``; made if it is not there.
+            ``user/name@branch`` for a branch that there is.
         checkpoint: "latest", "best" or a step.
         num_episodes: of the evaluation.
         video: of the worst, the median and the best episode; needs the extra ``video``.
@@ -74,14 +75,15 @@ def push_policy(
         MissingExtraError: without the extra ``hub``.
     """
     repository, revision = repository_of(name)
+    name = f"{SCHEME}{repository}" + (f"@{revision}" if revision else "")
     with needs_extra("Sharing policies", "hub"):
         from huggingface_hub import HfApi
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "policy"
         options = (checkpoint, num_episodes, video, seed)
-        evaluation = pack_policy(run, folder, f"{SCHEME}{repository}", *options)
+        evaluation = pack_policy(run, folder, name, *options)
         files = [p.relative_to(folder) for p in folder.rglob("*") if p.is_file()]
-        with reaching_the_hub(f"{SCHEME}{repository}"):
+        with reaching_the_hub(name):
             api = HfApi()
             address = api.create_repo(repository, private=private, exist_ok=True)
             api.upload_folder(
@@ -92,7 +94,7 @@ def push_policy(
                 delete_patterns=["checkpoints/*", VIDEO],  # of an earlier policy
             )
     names = sorted(map(str, files))
-    return PushResult(f"{SCHEME}{repository}", str(address), evaluation, names)
+    return PushResult(name, str(address), evaluation, names)
 
 
 def pack_policy(

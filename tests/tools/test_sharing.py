@@ -159,6 +159,13 @@ def test_a_second_push_replaces_the_checkpoint_and_the_video(pushed, hub, capsys
     assert f'load_policy("hf://{NAME}")' in capsys.readouterr().out
 
 
+def test_a_push_to_a_branch_is_loaded_from_there(pushed, hub):
+    result = sharing.push_policy(pushed[1], f"{NAME}@main", num_episodes=1)
+    assert result.name == f"hf://{NAME}@main"
+    card = hub.repositories[NAME]["README.md"].decode()
+    assert f'load_policy("hf://{NAME}@main")' in card
+
+
 def test_a_policy_is_written_into_a_folder_and_not_over_another(pushed, tmp_path):
     folder = tmp_path / "policies" / "ppo"
     given = ["push", f"--root_dir={pushed[1]}", "--num_episodes=1"]
