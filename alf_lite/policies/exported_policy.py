@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from alf_lite.border import CONFIG, read_record
 from alf_lite.errors import ConfigError, needs_extra
 
 SPECS_FILE = "policy.json"
+SCHEMA = 1
+_TYPES = {
+    "schema": int,
+    "files": {"onnx": str, "torch": str},
+    "inputs": [dict],
+    "outputs": [dict],
+}
 
 # What goes in, by name → what comes out
 Graph = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
@@ -30,7 +37,7 @@ class ExportedPolicy:
             installed, else ``policy.pt2``. Only one that you trust.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is none, or a newer version has written it.
         MissingExtraError: if it is ONNX, and onnxruntime is not installed.
     """
 
@@ -41,7 +48,7 @@ class ExportedPolicy:
                 f"{folder} holds no exported policy: there is no {SPECS_FILE}. Write "
                 "one with alf_lite export --root_dir=RUN --out=DIRECTORY."
             )
-        specs = json.loads((folder / SPECS_FILE).read_text(encoding="utf-8"))
+        specs = _read_specs(folder / SPECS_FILE)
         files = specs["files"]
         has_runtime = importlib.util.find_spec("onnxruntime") is not None
         kind = "onnx" if has_runtime or "torch" not in files else "torch"
@@ -90,6 +97,19 @@ class ExportedPolicy:
         ]
         states = outputs[len(actions) :]
         return actions, [np.zeros(num_rows, bool), *states] if states else []
+
+
+def _read_specs(path: Path) -> dict[str, Any]:
+    specs = read_record(path, _TYPES, CONFIG)
+    if specs.get("schema", SCHEMA) > SCHEMA:
+        written_by = (specs.get("versions") or {}).get("alf_lite")
+        raise ConfigError(
+            f"{path}: schema {specs['schema']}, written by alf_lite {written_by}; this "
+            f"version reads up to schema {SCHEMA}. Update alf_lite."
+        )
+    if missing := _TYPES.keys() - specs:
+        raise ConfigError(f"{path} has no {sorted(missing)}. Export the policy again.")
+    return specs
 
 
 def read_graph(path: Path) -> Graph:

@@ -29,14 +29,13 @@ from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.environments.specs_only_environment import from_saved_spaces, saved_spaces
 from alf_lite.errors import ConfigError, ExportError, did_you_mean, needs_extra
 from alf_lite.policies import run_policy
-from alf_lite.policies.exported_policy import SPECS_FILE
+from alf_lite.policies.exported_policy import SCHEMA, SPECS_FILE
 from alf_lite.policies.trained_policy import build_to_predict, run_and_checkpoint
 from alf_lite.tools.policy_check import Comparison, compare, watch
 from alf_lite.tools.policy_graph import PolicyGraph, Port
 
 _FORMATS = {"onnx": ("onnx",), "torch": ("torch",), "both": ("onnx", "torch")}
 _FILES = {"onnx": "policy.onnx", "torch": "policy.pt2"}
-_SCHEMA = 1
 
 
 class ExportResult(NamedTuple):
@@ -260,7 +259,7 @@ def _specs(
         for name in ("onnx", "onnxscript", "onnxruntime"):
             versions[name] = importlib.import_module(name).__version__
     return {
-        "schema": _SCHEMA,
+        "schema": SCHEMA,
         "files": {name: _FILES[name] for name in formats},
         "action": "sampled" if sample else "greedy",
         "inputs": [_as_json(port) for port in graph.inputs],

@@ -15,6 +15,7 @@ import torch
 import alf_lite
 from alf_lite.bin import export
 from alf_lite.errors import ConfigError, ExportError
+from alf_lite.policies.exported_policy import ExportedPolicy
 from alf_lite.tools import policy_export
 from tests.source_code import ROOT
 
@@ -93,6 +94,22 @@ def test_mistakes_are_one_line(trained, tmp_path, capsys, monkeypatch):
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "schema 2, .*Update alf_lite"),
+        ({"outputs": 3}, "outputs is 3, expected list"),
+        ({"files": None}, r"has no \['files'\]"),
+    ],
+)
+def test_specs_of_another_form_are_refused(tmp_path, change, message):
+    specs = {"schema": 1, "files": {}, "inputs": [], "outputs": []} | change
+    kept = {key: value for key, value in specs.items() if value is not None}
+    (tmp_path / "policy.json").write_text(json.dumps(kept))
+    with pytest.raises(ConfigError, match=message):
+        ExportedPolicy(tmp_path)
 
 
 _WITHOUT = """
