@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PANEL_SIZE = 6.4, 3.8  # inches
 _PANELS_PER_ROW = 2
+_ROOM = 1.05  # on the right of a point
 
 
 class Line(NamedTuple):
@@ -183,12 +184,12 @@ def _draw(file: str, panels: Sequence[Panel], axis_name: str, values: Any) -> No
 def _draw_panel(axes: Axes, panel: Panel, styles: dict[str, Any], values: Any) -> None:
     from alf_lite.tools.run_groups import RETURNS
 
+    points = [line.aligned.x[-1] for line in panel.lines if _is_point(line, values)]
     ends = [line.aligned.x[-1] for line in panel.lines if not line.aligned.is_flat]
-    end = values.end or max(ends, default=1.0)
+    end = values.end or max([*ends, *(_ROOM * x for x in points)], default=1.0)
     for line in panel.lines:
         style = styles[line.group.label]
-        is_flat = line.aligned.is_flat
-        if is_flat and line.aligned.x[0] > 0 and line.group.label not in values.flat:
+        if _is_point(line, values):
             _draw_ends(axes, line, style["color"])
         else:
             _draw_line(axes, line, style, end, show_runs=values.show_runs)
@@ -216,6 +217,13 @@ def _draw_line(
     if show_runs:
         axes.plot(x, all_runs, color=colour, linewidth=0.6, alpha=0.5)
     axes.plot(x, middle, **style)
+
+
+def _is_point(line: Line, values: Any) -> bool:
+    """Whether its curves have no stretch in common, and did take steps."""
+    aligned = line.aligned
+    is_told_flat = line.group.label in values.flat
+    return aligned.is_flat and aligned.x[0] > 0 and not is_told_flat
 
 
 def _draw_ends(axes: Axes, line: Line, colour: str) -> None:

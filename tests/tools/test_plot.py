@@ -175,6 +175,23 @@ def test_pictures_are_written_alike_in_every_format(runs, capsys, tmp_path):
     assert lines[1] == "  x  mean 1; 1 run, at 0"
 
 
+@pytest.mark.parametrize("has_a_curve", [False, True])
+def test_points_are_within_the_picture(tmp_path, capsys, monkeypatch, has_a_curve):
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    shown = []
+    monkeypatch.setattr(
+        figure, "savefig", lambda self, *_, **__: shown.append(self.axes[0].get_xlim())
+    )
+    for seed in (0, 1):
+        write_run(tmp_path / f"once-{seed}", [(20_000 + seed, 1.0)], Adam__lr=0.1)
+    if has_a_curve:
+        write_run(tmp_path / "often", [(0, 1.0), (5_000, 2.0)], Adam__lr=0.2)
+    run(capsys, tmp_path, f"--output={tmp_path / 'x.png'}")
+    ((low, high),) = shown
+    assert low == 0
+    assert high == pytest.approx(1.05 * 20_000.5)
+
+
 def test_empty_runs_are_left_out_with_a_line(runs, capsys, tmp_path):
     write_run(runs / "empty", [])
     write_run(runs / "nan", [(0, None)], env="Ant-v5", conf="sac")
