@@ -17,6 +17,7 @@ import numpy as np
 from alf_lite.border import read_text
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, missing_extra
+from alf_lite.policies.evaluator import EvalResult
 from alf_lite.runs.curves import settings_in
 from alf_lite.runs.directory import OPERATIVE_CONFIG, USER_CONFIG
 from alf_lite.trainers import train_summaries
@@ -62,7 +63,7 @@ class TrackingHook(Hook, abc.ABC):
         self._new_histograms: Histograms = {}
         self._histograms: list[tuple[Row, Histograms]] = []
         self._has_sent_settings = False
-        self._sent_videos: set[str] = set()
+        self._videos: list[tuple[Path, Row]] = []
         self._is_working = False
         self._last_sent = -math.inf
 
@@ -121,6 +122,13 @@ class TrackingHook(Hook, abc.ABC):
     def _keep_histogram(self, tag: str, values: np.ndarray) -> None:
         self._new_histograms[tag] = np.histogram(values, _NUM_BINS)
 
+    def after_eval(self, training: Training, result: EvalResult) -> None:
+        # Not what lies in its folder: another process may be writing there.
+        if result.video is not None:
+            numbers = result.iterations, result.env_steps, result.num_updates
+            where = dict(zip(AXES, numbers, strict=False))
+            self._videos.append((Path(result.video.path), where))
+
     def after_iter(self, training: Training) -> None:
         if time.monotonic() - self._last_sent >= _SEND_SECONDS:
             self._send(training)
@@ -137,17 +145,17 @@ class TrackingHook(Hook, abc.ABC):
         self._try(self._end, files, failed=sys.exc_info()[0] is not None)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self._run_id, "videos": sorted(self._sent_videos)}
+        return {"run_id": self._run_id}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._run_id = str(state["run_id"])
-        self._sent_videos = set(state["videos"])
 
     def _send(self, training: Training) -> None:
         self._last_sent = time.monotonic()
         rows, self._rows = self._rows, []
         histograms, self._histograms = self._histograms, []
-        if not self._is_working or not rows:
+        videos, self._videos = self._videos, []
+        if not self._is_working or not (rows or videos):
             return
         if not self._has_sent_settings and training.run.iterations > 0:
             # By now everything is built, and has read its settings.
@@ -156,11 +164,8 @@ class TrackingHook(Hook, abc.ABC):
         self._try(self._send_rows, rows)
         for row, of_row in histograms:
             self._try(self._send_histograms, of_row, row)
-        videos = sorted((training.root_dir / "videos").glob("*.mp4"))
-        for path in videos:
-            if path.name not in self._sent_videos:
-                self._sent_videos.add(path.name)
-                self._try(self._send_video, path, rows[-1])
+        for path, where in videos:
+            self._try(self._send_video, path, where)
 
     def _try(self, send: Any, *arguments: Any, **options: Any) -> None:
         if not self._is_working:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from alf_lite.errors import ConfigError
+from alf_lite.policies.evaluator import Video
 from alf_lite.tools import tracking_hooks
 from alf_lite.tools.tracking_hooks import MlflowHook, TrackingHook, WandbHook
 from alf_lite.utils.row_log import METRICS, read_rows
-from tests.trainers.conftest import build_trainer
+from tests.trainers.conftest import build_trainer, make_noise
 from tests.trainers.run_comparison import Dies, log_rows
 
 EVALUATE = {"evaluate": True, "eval_interval": 3, "num_eval_episodes": 2}
@@ -56,12 +58,29 @@ class Service(TrackingHook):
         self.ended.append(([path.name for path in files], failed))
 
 
-@pytest.fixture
-def video(tmp_path):
-    """What VideoRecorder leaves in a run."""
-    path = tmp_path / "run" / "videos" / "iteration-3.mp4"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"not looked into")
+class Recording:
+    """Of the second, the fourth, … evaluation: a file that nobody looks into."""
+
+    every = 2
+
+    def check(self, env):
+        pass
+
+    def record(self, algorithm, env, result, path, on_step):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_bytes(b"frames")
+        return Video(path, {}, b"GIF", (1, 1))
+
+
+def record_videos(root_dir, hook, **settings):
+    """Trains, evaluates at 0, 3, 6 and 8, and records 0, 6 and 8."""
+
+    def make(*, render_mode=None, **others):
+        return make_noise(**others)
+
+    hook.recording = Recording()
+    settings = {**EVALUATE, **settings}
+    return build_trainer(root_dir, hooks=[hook], create_env=make, **settings).train()
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +88,7 @@ def _send_at_once(monkeypatch):
     monkeypatch.setattr(tracking_hooks, "_SEND_SECONDS", 0.0)
 
 
-def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path, video):
+def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path):
     service = Service()
     build_trainer(tmp_path / "run", hooks=[service], **EVALUATE).train()
     logged = list(
@@ -88,7 +107,26 @@ def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path, video):
         "operative.gin",
     ]
     assert not failed
-    assert [name for name, _ in service.videos] == ["iteration-3.mp4"]
+
+
+def test_a_video_is_sent_when_it_is_whole_with_the_place_of_its_evaluation(
+    tmp_path, monkeypatch
+):
+    # As while another process writes it, or after a kill
+    unfinished = tmp_path / "run" / "videos" / "iteration-6.mp4"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_bytes(b"fra")
+    service = Service()
+    monkeypatch.setattr(
+        service,
+        "_send_video",
+        lambda path, row: service.videos.append((path.read_bytes(), row)),
+    )
+    record_videos(tmp_path / "run", service)
+    assert {content for content, _ in service.videos} == {b"frames"}
+    assert [row["iteration"] for _, row in service.videos] == [0, 6, 8]
+    steps = {row["iteration"]: row["env_steps"] for row in service.rows}
+    assert all(row["env_steps"] == steps[row["iteration"]] for _, row in service.videos)
 
 
 def test_a_service_gets_the_histograms_of_every_row(tmp_path):
@@ -148,13 +186,12 @@ def test_the_end_of_a_failing_run_is_a_failure(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the packages
-def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch, video):
+def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     hook = WandbHook(project="toys", mode="offline", tags=["a"])
-    settings = {**EVALUATE, "summarize_grads_and_vars": True}
-    build_trainer(tmp_path / "run", hooks=[hook], **settings).train()
+    record_videos(tmp_path / "run", hook, summarize_grads_and_vars=True)
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     rows, settings = _records_of(file)
     logged = list(
@@ -169,7 +206,7 @@ def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch, video):
     assert any(tag.startswith("parameters/") for row in rows for tag in row)
     name = hook.state_dict()["run_id"]
     again = WandbHook(project="toys", mode="offline")
-    again.load_state_dict({"run_id": name, "videos": []})
+    again.load_state_dict({"run_id": name, "videos": []})  # as once, with videos
     build_trainer(tmp_path / "run", hooks=[again], num_iterations=10).train()
     wandb_directory = tmp_path / "run" / "wandb"
     assert len(list(wandb_directory.glob(f"offline-*/run-{name}.wandb"))) == 2
@@ -213,12 +250,12 @@ def _leveldb_records(data: bytes):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the packages
-def test_mlflow_keeps_the_run_in_its_local_store(tmp_path, monkeypatch, video):
+def test_mlflow_keeps_the_run_in_its_local_store(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)  # its files
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     hook = MlflowHook("toys", uri)
-    build_trainer(tmp_path / "run", hooks=[hook], **EVALUATE).train()
+    record_videos(tmp_path / "run", hook)
     client = mlflow.MlflowClient(uri)
     run = client.get_run(hook.state_dict()["run_id"])
     assert (run.info.status, run.info.run_name) == ("FINISHED", "run")
