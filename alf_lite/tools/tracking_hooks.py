@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ _SEND_SECONDS = 5.0
 # Of one request to MLflow.
 _MAX_PARAMETERS = 100
 _MAX_METRICS = 1000
+# What it takes in no name: "#" and "@" are in those of opponents.
+_FOREIGN = re.compile(r"[^\w./ -]")
 _NUM_BINS = 64
 
 
@@ -327,7 +330,10 @@ class MlflowHook(TrackingHook):
 
         if self._is_continued:
             return  # what it was begun with cannot be changed
-        parameters = [Param(name, str(value)) for name, value in settings.items()]
+        parameters = [
+            Param(_FOREIGN.sub("_", name), str(value))
+            for name, value in settings.items()
+        ]
         for part in _in_parts(parameters, _MAX_PARAMETERS):
             self._client.log_batch(self._run_id, params=part)
 
@@ -336,7 +342,7 @@ class MlflowHook(TrackingHook):
 
         now = int(time.time() * 1000)
         metrics = [
-            Metric(name, float(value), now, self._step(row))
+            Metric(_FOREIGN.sub("_", name), float(value), now, self._step(row))
             for row in rows
             for name, value in row.items()
         ]

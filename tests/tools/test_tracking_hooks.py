@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +16,8 @@ from alf_lite.errors import ConfigError
 from alf_lite.policies.evaluator import Video
 from alf_lite.tools import tracking_hooks
 from alf_lite.tools.tracking_hooks import MlflowHook, TrackingHook, WandbHook
+from alf_lite.trainers.hooks import Hook
+from alf_lite.utils import summary
 from alf_lite.utils.row_log import METRICS, read_rows
 from tests.trainers.conftest import build_trainer, make_noise
 from tests.trainers.run_comparison import Dies, log_rows
@@ -246,6 +251,51 @@ def _leveldb_records(data: bytes):
         if kind in (1, 4):  # whole, or its last part
             yield record
             record = b""
+
+
+@pytest.fixture
+def mlflow_client(monkeypatch):
+    """Stands in for that of MLflow, and keeps the names of what it is sent."""
+
+    class Client:
+        names: list[str] = []  # noqa: RUF012
+
+        def __init__(self, uri):
+            self.tracking_uri = uri or "./mlruns"
+
+        def log_batch(self, run_id, metrics=(), params=()):
+            self.names += [sent[0] for sent in (*metrics, *params)]
+
+        def __getattr__(self, name):
+            return lambda *_, **__: SimpleNamespace(
+                experiment_id="1", info=SimpleNamespace(run_id="r")
+            )
+
+    mlflow, entities = ModuleType("mlflow"), ModuleType("mlflow.entities")
+    mlflow.MlflowClient = Client
+    entities.Metric = entities.Param = lambda *parts: parts
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    monkeypatch.setattr(tracking_hooks, "find_spec", lambda name: True)
+    return Client
+
+
+def test_mlflow_gets_names_that_it_takes(tmp_path, mlflow_client, caplog):
+    class Plays(Hook):
+        def before_iter(self, training):
+            summary.scalar("Games/outcome/run@best/seat_0", 1.0)
+            summary.scalar("Games/outcome/run#2/seat_0", 1.0)
+
+    hooks = [Plays(), MlflowHook(tracking_uri="sqlite:///x.db")]
+    build_trainer(tmp_path / "run", hooks=hooks).train()
+    assert "sends nothing more" not in caplog.text
+    assert {
+        "ToyAlgorithm/loss",
+        "Games/outcome/run_best/seat_0",
+        "Games/outcome/run_2/seat_0",
+        "TrainerConfig.unroll_length",
+    } <= set(mlflow_client.names)
+    assert all(re.fullmatch(r"[/\w.\- ]*", name) for name in mlflow_client.names)
 
 
 @pytest.mark.slow
