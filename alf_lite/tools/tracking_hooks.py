@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -312,6 +313,12 @@ class MlflowHook(TrackingHook):
         from mlflow import MlflowClient
 
         self._client = client = MlflowClient(self._tracking_uri)
+        if urlsplit(client.tracking_uri).scheme in ("", "file"):
+            # A metric is a file there: "X/loss" cannot be beside "X/loss/entropy".
+            raise ConfigError(
+                f"{client.tracking_uri} is a folder, where MLflow cannot keep all the "
+                'numbers. Set MlflowHook.tracking_uri = "sqlite:///mlflow.db".'
+            )
         self._is_continued = bool(run_id)
         if run_id:
             client.set_terminated(run_id, "RUNNING")

@@ -298,6 +298,15 @@ def test_mlflow_gets_names_that_it_takes(tmp_path, mlflow_client, caplog):
     assert all(re.fullmatch(r"[/\w.\- ]*", name) for name in mlflow_client.names)
 
 
+@pytest.mark.parametrize("uri", [None, "runs", "file:///runs"])
+def test_a_folder_of_mlflow_is_refused_when_the_run_begins(
+    tmp_path, mlflow_client, uri
+):
+    with pytest.raises(ConfigError, match=r"is a folder, .*sqlite:///mlflow.db"):
+        build_trainer(tmp_path, hooks=[MlflowHook(tracking_uri=uri)]).train()
+    assert not mlflow_client.names
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the packages
 def test_mlflow_keeps_the_run_in_its_local_store(tmp_path, monkeypatch):
