@@ -368,10 +368,13 @@ def _small_gif(clips: Sequence[_Clip], speed: float) -> tuple[bytes, tuple[int, 
     return stream.getvalue(), (size[1], size[0])
 
 
-def check_can_record() -> None:
-    """Raises ConfigError if the extra is missing."""
+def check_can_record(suffix: str = ".mp4") -> None:
+    """Raises ConfigError if what such a file needs of the extra is missing."""
     with _needs_extra():
         import imageio.v2  # noqa: F401
+
+        if suffix != ".gif":
+            import imageio_ffmpeg  # noqa: F401
     _pillow(12)
 
 
@@ -408,7 +411,7 @@ class VideoFile:
         path = self._closing.enter_context(output)
         with _needs_extra():
             self._writer: Any = imageio.get_writer(path, **options)
-        self._closing.callback(self._writer.close)
+        self._closing.push(self._close)
 
     @staticmethod
     def check(path: str | Path) -> Path:
@@ -418,7 +421,7 @@ class VideoFile:
             raise ConfigError(
                 f"{path}: a video file ends in one of {', '.join(_SUFFIXES)}"
             )
-        check_can_record()
+        check_can_record(path.suffix.lower())
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             was_there = path.exists()
@@ -431,7 +434,8 @@ class VideoFile:
 
     def add(self, frame: np.ndarray) -> None:
         """Appends a frame [height, width, 3] uint8."""
-        self._writer.append_data(frame)
+        with self._errors_of_disk():
+            self._writer.append_data(frame)
 
     def __enter__(self) -> VideoFile:
         return self
@@ -443,3 +447,27 @@ class VideoFile:
         traceback: TracebackType | None,
     ) -> None:
         self._closing.__exit__(kind, error, traceback)
+
+    def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            with contextlib.suppress(OSError):  # after another one
+                self._writer.close()
+            return
+        with self._errors_of_disk():
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def _errors_of_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            # The rest are pages of FFmpeg's, which has said the same already.
+            why = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"{self._path} cannot be written: {why}. Is the disk full?"
+            ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ from alf_lite.policies.evaluator import EpisodeRecording, EvalResult, evaluate
 from alf_lite.processes.child_main import Parent, StopRequested
 from alf_lite.processes.shared_memory import SharedMemory
 from alf_lite.tensor_specs import TensorSpec
+
+_logger = logging.getLogger(__name__)
 
 READY, STEPS, RESULT = b"r", b"s", b"e"  # first bytes of what the process says
 COUNTS = struct.Struct("=qq")  # steps, episodes
@@ -58,7 +61,7 @@ class EvalParts(NamedTuple):
         on_step: Callable[[TimeStep], None],
         video_path: str | None,
     ) -> EvalResult:
-        """Evaluates, and records if there is a path for it."""
+        """Evaluates, and records if there is a path for it; logs why it cannot."""
         result = evaluate(
             self.algorithm,
             self.env,
@@ -69,9 +72,13 @@ class EvalParts(NamedTuple):
         )
         if video_path is None or self.recording is None:
             return result
-        video = self.recording.record(
-            self.algorithm, self.env, result, video_path, on_step
-        )
+        try:
+            video = self.recording.record(
+                self.algorithm, self.env, result, video_path, on_step
+            )
+        except ConfigError as error:  # training is worth more than a video
+            _logger.error("There is no video of this evaluation: %s", error)
+            return result
         return result._replace(video=video)
 
 

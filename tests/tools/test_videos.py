@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from alf_lite.tools.videos import (
     record_episodes,
     worst_median_best,
 )
+from alf_lite.trainers.hooks import Hook
 from tests.trainers.conftest import make_noise
 from tests.trainers.toys import ScriptedEnvironment, ToyAlgorithm
 
@@ -110,17 +112,52 @@ def test_unwritable_place_is_refused(tmp_path):
         VideoFile(tmp_path / "file" / "a.gif", 30)
 
 
-def test_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("missing", "name"), [("imageio", "a.gif"), ("imageio_ffmpeg", "a.mp4")]
+)
+def test_missing_extra_says_how_to_install_it(tmp_path, monkeypatch, missing, name):
+    pytest.importorskip("imageio")
     original = builtins.__import__
 
-    def without_imageio(name, *args, **kwargs):
-        if name.startswith("imageio"):
+    def without(name, *args, **kwargs):
+        if name.startswith(missing):
             raise ImportError(name)
         return original(name, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "__import__", without_imageio)
-    with pytest.raises(ConfigError, match=r"pip install 'alf_lite\[video\]'"):
-        VideoFile(tmp_path / "a.gif", 30)
+    monkeypatch.setattr(builtins, "__import__", without)
+    for make in (lambda: VideoFile.check(tmp_path / name), VideoRecorder):
+        with pytest.raises(ConfigError, match=r"pip install 'alf_lite\[video\]'"):
+            make()
+
+
+@leaky  # of imageio's writer, which tries once more when it is deleted
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_in_a_line(tmp_path):
+    pytest.importorskip("imageio")
+    (tmp_path / "a.gif").symlink_to("/dev/full")
+    message = r"a\.gif cannot be written: .*No space left.*\. Is the disk full\?$"
+    video = VideoFile(tmp_path / "a.gif", 30)
+    with pytest.raises(ConfigError, match=message), video:
+        video.add(frame(100))
+
+
+def test_a_run_goes_on_without_a_video(train, caplog):
+    class Full:
+        every = 1
+
+        def check(self, env):
+            pass
+
+        def record(self, *args):
+            raise ConfigError("a.mp4 cannot be written")
+
+    hook = Hook()
+    hook.recording = Full()
+    settings = {"num_iterations": 2, "eval_interval": 1, **EVALUATE}
+    result = train(hooks=[hook], create_env=make_drawn, **settings)
+    assert result.stop_reason == "finished"
+    assert result.evaluation.video is None
+    assert caplog.text.count("There is no video of this evaluation: a.mp4") == 3
 
 
 class Drawn(ScriptedEnvironment):
@@ -290,15 +327,15 @@ def test_a_run_records_every_so_many_evaluations_and_the_last(
 
 def test_a_check_leaves_no_file_and_none_as_it_was(tmp_path):
     pytest.importorskip("imageio")
-    VideoFile.check(tmp_path / "new.mp4")
-    assert not (tmp_path / "new.mp4").exists()
-    (tmp_path / "old.mp4").write_bytes(b"frames")
-    VideoFile.check(tmp_path / "old.mp4")
-    assert (tmp_path / "old.mp4").read_bytes() == b"frames"
+    VideoFile.check(tmp_path / "new.gif")
+    assert not (tmp_path / "new.gif").exists()
+    (tmp_path / "old.gif").write_bytes(b"frames")
+    VideoFile.check(tmp_path / "old.gif")
+    assert (tmp_path / "old.gif").read_bytes() == b"frames"
 
 
 def test_what_cannot_be_recorded_is_refused_before_training(train, tmp_path):
-    pytest.importorskip("imageio")
+    pytest.importorskip("imageio_ffmpeg")
     with pytest.raises(ConfigError, match="VideoRecorder records evaluations"):
         train(hooks=[VideoRecorder()])
 
