@@ -74,6 +74,9 @@ class Hook:
     # What it wants to have recorded of evaluations; of several hooks the first decides.
     recording: EpisodeRecording | None = None
 
+    # Also of one whose constructor does not call that of Hook
+    priority: int = 50
+
     def __init__(self, priority: int = 50) -> None:
         self.priority = priority
 

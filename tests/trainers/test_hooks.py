@@ -27,6 +27,15 @@ def test_lower_priority_first_and_ties_in_the_given_order():
     assert list(Hooks([a, b, c])) == [b, a, c]
 
 
+def test_a_hook_that_forgets_its_base_has_the_usual_priority():
+    class Forgets(Hook):
+        def __init__(self) -> None:
+            self.count = 0
+
+    hooks = [Hook(60), Forgets(), Hook(50), Hook(40)]
+    assert list(Hooks(hooks)) == [hooks[3], hooks[1], hooks[2], hooks[0]]
+
+
 def test_states_are_named_by_class_and_order_and_empty_ones_left_out():
     class Keeps(Hook):
         def __init__(self, value: int) -> None:
