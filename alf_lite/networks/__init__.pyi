@@ -57,6 +57,7 @@ from alf_lite.networks.initializers import (
     Orthogonal as Orthogonal,
     VarianceScaling as VarianceScaling,
     check_parameters as check_parameters,
+    fill_bias as fill_bias,
     initialize_members as initialize_members,
     initialized as initialized,
     make_initializer as make_initializer,
