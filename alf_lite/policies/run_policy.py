@@ -13,13 +13,17 @@ import gin
 
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.border import CHECKPOINT, border, check_types
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
 from alf_lite.config.reader import split_statements
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.specs_only_environment import from_saved_spaces
+from alf_lite.environments.specs_only_environment import (
+    SpecsOnlyEnvironment,
+    from_saved_spaces,
+)
 from alf_lite.errors import ConfigError
 from alf_lite.runs import training_state
 from alf_lite.runs.directory import GIVEN_IN_PYTHON, USER_CONFIG, RunDirectory
@@ -249,9 +253,12 @@ def load_policy_checkpoint(root_dir: str | Path, which: str | int) -> LoadedChec
         CheckpointError: if there is none that can be used.
     """
     checkpoints = RunDirectory(root_dir).checkpoints
-    return Checkpointer(checkpoints, read_only=True).load(
+    loaded = Checkpointer(checkpoints, read_only=True).load(
         which, [training_state.ALGORITHM]
     )
+    with border(loaded.path, CHECKPOINT):  # it may be of somebody else
+        check_types(loaded.metadata, {"env_steps": int | None})
+    return loaded
 
 
 def build_policy(
@@ -284,11 +291,21 @@ def build_policy(
 
 def _with_all_entries(env: Environment, loaded: LoadedCheckpoint) -> Environment:
     """``env``, or what it was in training, if it observes only a part of that now."""
+    trained = environment_of_training(loaded) if _keys(env) else None
+    return env if trained is None or not _keys(env) < _keys(trained) else trained
+
+
+def environment_of_training(loaded: LoadedCheckpoint) -> SpecsOnlyEnvironment | None:
+    """Its spaces; None if the checkpoint was written by a version without them.
+
+    Raises:
+        CheckpointError: if they are no spaces.
+    """
     saved = loaded.metadata.get("environment")
-    if not isinstance(saved, dict) or not _keys(env):
-        return env
-    trained = from_saved_spaces(saved)
-    return trained if _keys(env) < _keys(trained) else env
+    if not isinstance(saved, dict):
+        return None
+    with border(loaded.path, CHECKPOINT):
+        return from_saved_spaces(saved)
 
 
 def _keys(env: Environment) -> frozenset[str]:

@@ -20,10 +20,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.specs_only_environment import (
-    SpecsOnlyEnvironment,
-    from_saved_spaces,
-)
+from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.policies import evaluator, hub, run_policy
 from alf_lite.policies.evaluator import EvalResult
@@ -254,13 +251,12 @@ def build_to_predict(
     What is bound in this process becomes what the run has bound.
     """
     loaded = run_policy.load_policy_checkpoint(root_dir, checkpoint)
-    saved = loaded.metadata.get("environment")
-    if not isinstance(saved, dict):
+    env = run_policy.environment_of_training(loaded)
+    if env is None:
         raise CheckpointError(
             f"{loaded.path} does not say what its environment is like: it was written "
             "by an older version. Train on for an iteration."
         )
-    env = from_saved_spaces(saved)
     config = run_policy.read_run_config(
         root_dir, gin_params, run_policy.TO_PREDICT, config, with_env=False
     )

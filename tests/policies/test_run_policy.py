@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+
 import pytest
 
 import alf_lite
 from alf_lite.bin import train
 from alf_lite.config import files as config_files
+from alf_lite.errors import CheckpointError
+from tests.runs.test_stored_runs import RUNS
 
 SETTINGS = (
     "TrainerConfig.num_iterations = 4",
@@ -28,3 +34,26 @@ def test_schedules_of_a_search_are_where_they_were(tmp_path):
         config_files.reset()
         policy = alf_lite.load_policy(tmp_path, which)
         assert policy.algorithm._gamma == pytest.approx(gamma)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("env_steps", "many", "env_steps is 'many', expected int"),
+        ("environment", {}, "damaged or truncated ('observation_space')"),
+        (
+            "environment",
+            {"observation_space": {"Ball": []}, "action_space": {}, "name": "a"},
+            "damaged or truncated (",
+        ),
+    ],
+)
+def test_what_somebody_else_may_have_written_is_refused(tmp_path, key, value, message):
+    shutil.copytree(RUNS / "ppo", tmp_path / "ppo")
+    manifest = tmp_path / "ppo/checkpoints/ckpt-6/manifest.json"
+    told = json.loads(manifest.read_text())
+    told["metadata"][key] = value
+    manifest.write_text(json.dumps(told))
+    config_files.reset()
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        alf_lite.load_policy(tmp_path / "ppo")
