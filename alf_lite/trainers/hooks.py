@@ -180,7 +180,7 @@ class Hooks:
         for hook in self._hooks:
             try:
                 hook.after_train(training)
-            except Exception as its_error:
+            except (Exception, SystemExit) as its_error:
                 if first is None:
                     first = its_error
                 else:

@@ -455,12 +455,13 @@ def test_exception_of_an_algorithm_saves_what_is_whole(
     assert result.iterations == trainer.algorithm.progress.global_counter == 8
 
 
-def test_every_hook_is_closed_once_and_the_first_error_is_raised(train, caplog):
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_every_hook_is_closed_once_and_the_first_error_is_raised(train, caplog, error):
     called = []
 
     def close(training) -> None:
         called.append(training.run.iterations)
-        raise ValueError("closing")
+        raise error("closing")
 
     hooks = [At(1, close, "after_train"), At(1, fail), At(1, close, "after_train")]
     with pytest.raises(ZeroDivisionError):
@@ -469,7 +470,7 @@ def test_every_hook_is_closed_once_and_the_first_error_is_raised(train, caplog):
     assert caplog.text.count("At.after_train failed") == 2
     called.clear()
     hooks = [At(2, close, "after_train"), At(2, fail, "after_train")]
-    with pytest.raises(ValueError, match="closing"):
+    with pytest.raises(error, match="closing"):
         train("b", num_iterations=2, hooks=hooks)
     assert "ZeroDivisionError" in caplog.text
     assert train("b", num_iterations=2).was_finished
