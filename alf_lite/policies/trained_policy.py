@@ -46,6 +46,9 @@ def load_policy(
     That of a policy on a hub may only name what alf_lite defines: nothing that is
     downloaded runs code, unless you say so.
 
+    This process computes in as many threads as the run afterwards, in one by default;
+    ``torch.set_num_threads`` changes that.
+
     Args:
         run: the directory of the run; or ``hf://user/name``, ``hf://user/name@revision``
             for one that was shared with ``alf_lite push`` (extra ``hub``); or the path
