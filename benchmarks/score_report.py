@@ -402,7 +402,7 @@ def _draw_curves(suite: str, table: Table) -> None:
     num_panels = len(table) + bool(common)
     columns = min(4, num_panels)
     shape = -(-num_panels // columns), columns
-    panel = (2.2, 1.8) if columns > 1 else (4.4, 2.4)  # as wide as the names need
+    panel = (2.1, 1.7) if columns > 1 else (4.4, 2.4)  # as wide as the names need
     file = DOCS / f"score_benchmark_{suite}.png"
     with pictures.picture(file, *shape, panel) as (figure, all_axes):
         for axes, (task, methods) in zip(all_axes, table.items(), strict=False):
