@@ -306,7 +306,7 @@ class Collector:
             return "unroll workers do not repeat what others did"
         if self._env.episode_state() is None:
             return "they cannot repeat what others did"
-        return "the checkpoint has none: it is an old one or an iteration broke off"
+        return "the checkpoint has none: an old one, broken off, or of other ranks"
 
     def close(self) -> None:
         """Ends the unroll workers and closes the environment."""
