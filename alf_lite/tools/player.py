@@ -31,8 +31,8 @@ from alf_lite.policies.run_policy import (
 )
 from alf_lite.runs.directory import RunDirectory
 from alf_lite.tools.shown_policy import Words, words_of
+from alf_lite.tools.video_files import VideoFile
 from alf_lite.tools.videos import (
-    VideoFile,
     captioned,
     frames_per_second,
     num_environments_drawn,

@@ -1,25 +1,22 @@
-"""Videos of episodes: when, which ones, what is in the picture, and the files."""
+"""Videos of episodes: when, which ones, and what is in the picture."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from alf_lite.algorithms.rl_contract import RLContract
-from alf_lite.checkpoints import files
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import ConfigError, needs_extra
+from alf_lite.errors import ConfigError
 from alf_lite.policies.evaluator import (
     EpisodeRecording,
     EvalEpisode,
@@ -27,12 +24,11 @@ from alf_lite.policies.evaluator import (
     Video,
     evaluate,
 )
+from alf_lite.tools.video_files import VideoFile, check_can_record, pillow
 from alf_lite.trainers.hooks import Hook, Training
 
 _logger = logging.getLogger(__name__)
 
-_needs_extra = functools.partial(needs_extra, "recording", "video")
-_SUFFIXES = (".mp4", ".gif", ".webm", ".mkv", ".mov", ".avi")
 _MIN_FRAMES_PER_SECOND = 5.0
 _TEXT_COLOR, _BAR_COLOR = (255, 255, 255), (24, 24, 27)
 _GAP = 4  # pixels between two panels
@@ -312,7 +308,7 @@ def captioned(frame: np.ndarray, lines: Sequence[str], height: int) -> Any:
     Returns:
         An image of Pillow.
     """
-    image_module, draw_module, font = _pillow(max(11, round(height / 17)))
+    image_module, draw_module, font = pillow(max(11, round(height / 17)))
     picture = _scaled(frame, height)
     line_height = round(font.size * 1.35)
     # The same for all pictures of a video.
@@ -328,7 +324,7 @@ def captioned(frame: np.ndarray, lines: Sequence[str], height: int) -> Any:
 
 def _scaled(frame: np.ndarray, height: int) -> Any:
     """The frame as an image of Pillow."""
-    image_module, _, _ = _pillow(12)
+    image_module, _, _ = pillow(12)
     frame = np.asarray(frame)
     if frame.ndim == 2:
         frame = np.repeat(frame[..., None], 3, axis=2)
@@ -340,15 +336,9 @@ def _scaled(frame: np.ndarray, height: int) -> Any:
     )
 
 
-def _pillow(font_size: int) -> tuple[Any, Any, Any]:
-    with _needs_extra():
-        from PIL import Image, ImageDraw, ImageFont
-    return Image, ImageDraw, ImageFont.load_default(font_size)
-
-
 def _small_gif(clips: Sequence[_Clip], speed: float) -> tuple[bytes, tuple[int, int]]:
     """The pictures as an animation that a browser shows, and its height and width."""
-    image_module, _, _ = _pillow(12)
+    image_module, _, _ = pillow(12)
     stride = math.ceil(max(map(len, clips)) / _MAX_GIF_FRAMES)
     pictures = []
     for frame in _side_by_side(clips, stride):
@@ -366,108 +356,3 @@ def _small_gif(clips: Sequence[_Clip], speed: float) -> tuple[bytes, tuple[int, 
         loop=0,
     )
     return stream.getvalue(), (size[1], size[0])
-
-
-def check_can_record(suffix: str = ".mp4") -> None:
-    """Raises ConfigError if what such a file needs of the extra is missing."""
-    with _needs_extra():
-        import imageio.v2  # noqa: F401
-
-        if suffix != ".gif":
-            import imageio_ffmpeg  # noqa: F401
-    _pillow(12)
-
-
-class VideoFile:
-    """A video that is written frame by frame; a context manager.
-
-    If its block raises, by Ctrl-C too, there is none, and an earlier one stays.
-
-    Args:
-        path: its suffix chooses the format: ``.mp4``, ``.gif``, ``.webm``, ...
-        frames_per_second: of the playback.
-
-    Raises:
-        ConfigError: if the extra is missing, the format is unknown or the file cannot
-            be written.
-    """
-
-    def __init__(self, path: str | Path, frames_per_second: float) -> None:
-        self._path = self.check(path)
-        suffix = self._path.suffix.lower()
-        import imageio.v2 as imageio
-
-        options: dict[str, Any] = {
-            "format": "FFMPEG",
-            "fps": frames_per_second,
-            # Codecs want even sizes; the default would resize to multiples of 16.
-            "macro_block_size": 2,
-        }
-        if suffix == ".gif":
-            options = {"format": "GIF", "duration": 1000 / frames_per_second, "loop": 0}
-        # An earlier file is replaced by a whole one, or stays.
-        self._closing = contextlib.ExitStack()
-        output = files.new_output(self._path, replace_file=True)
-        path = self._closing.enter_context(output)
-        with _needs_extra():
-            self._writer: Any = imageio.get_writer(path, **options)
-        self._closing.push(self._close)
-
-    @staticmethod
-    def check(path: str | Path) -> Path:
-        """The path, if a video can be written there; raises ConfigError if not."""
-        path = Path(path).expanduser()
-        if path.suffix.lower() not in _SUFFIXES:
-            raise ConfigError(
-                f"{path}: a video file ends in one of {', '.join(_SUFFIXES)}"
-            )
-        check_can_record(path.suffix.lower())
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            was_there = path.exists()
-            path.touch()
-            if not was_there:
-                path.unlink()  # nothing may be recorded in the end
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
-        return path
-
-    def add(self, frame: np.ndarray) -> None:
-        """Appends a frame [height, width, 3] uint8."""
-        with self._errors_of_disk():
-            self._writer.append_data(frame)
-
-    def __enter__(self) -> VideoFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._closing.__exit__(kind, error, traceback)
-
-    def _close(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            with contextlib.suppress(OSError):  # after another one
-                self._writer.close()
-            return
-        with self._errors_of_disk():
-            self._writer.close()
-
-    @contextlib.contextmanager
-    def _errors_of_disk(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            # The rest are pages of FFmpeg's, which has said the same already.
-            why = str(error).partition("\n")[0]
-            raise ConfigError(
-                f"{self._path} cannot be written: {why}. Is the disk full?"
-            ) from error

@@ -10,8 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from alf_lite.errors import ConfigError
 from alf_lite.policies.evaluator import evaluate
+from alf_lite.tools.video_files import VideoFile
 from alf_lite.tools.videos import (
-    VideoFile,
     VideoRecorder,
     VideoSettings,
     captioned,
