@@ -87,11 +87,7 @@ def train_all(
                     display.show_end(end, result_of(end))
                     on_end(end)
                     waiting.note(end)
-                for number in signals.take_new():
-                    if number in _STOP_SIGNALS:
-                        display.show_stop(len(running))
-                    for process in running:
-                        process.signal(number)
+                _pass_on(signals.take_new(), running, display)
         finally:
             # An error in here must not leave them alone.
             _end(running)
@@ -99,6 +95,16 @@ def train_all(
         raise StoppedError(signals.last)
     not_started = "not started"
     return [ends.get(r.name, RunEnd(r, None, {}, not_started)) for r in waiting.seen]
+
+
+def _pass_on(
+    numbers: Iterable[int], running: Sequence[RunInProgress], display: RunsDisplay
+) -> None:
+    for number in numbers:
+        if number in _STOP_SIGNALS:
+            display.show_stop(len(running))
+        for process in running:
+            process.signal(number)
 
 
 def _end(processes: Sequence[RunInProgress]) -> None:
