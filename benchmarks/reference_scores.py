@@ -219,12 +219,14 @@ for _name in ("HalfCheetah", "Hopper", "Walker2d", "Ant"):
             _algorithm,
             f"{_name}-v5",
             100_000,
-            {**_MUJOCO},
+            _MUJOCO,
             hidden_sizes=_WIDE,
             noise=0.1 if _algorithm == "TD3" else 0.0,
             num_episodes=20,
         )
-TASKS["sac_ant"].settings["learning_rate"] = 3e-4
+TASKS["sac_ant"] = TASKS["sac_ant"]._replace(
+    settings={**_MUJOCO, "learning_rate": 3e-4}
+)
 
 
 def main() -> None:

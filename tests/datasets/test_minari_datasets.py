@@ -67,18 +67,18 @@ def create(name, data_format, observation_space, action_space, episodes):
         )
 
 
+def create_for(env, name, data_format, episodes):
+    spaces_of = env.vector_env
+    observations = spaces_of.single_observation_space
+    create(name, data_format, observations, spaces_of.single_action_space, episodes)
+
+
 def create_flat(name, data_format="hdf5", num_episodes=12):
-    env = make_env().vector_env
-    create(
-        name,
-        data_format,
-        env.single_observation_space,
-        env.single_action_space,
-        [
-            flat_episode(2 + n % 2, begin=10 * n, terminated=n % 3 > 0)
-            for n in range(num_episodes)
-        ],
-    )
+    episodes = [
+        flat_episode(2 + n % 2, begin=10 * n, terminated=n % 3 > 0)
+        for n in range(num_episodes)
+    ]
+    create_for(make_env(), name, data_format, episodes)
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -120,14 +120,7 @@ def test_infos_are_read_where_the_environment_declares_them(data_format):
     env = make_env(env_info_keys=["speed", "elsewhere"])
     episode = flat_episode(3)
     episode["env_info"] = {"speed": [0.0, 1.0, 2.0, 3.0]}
-    spaces = env.vector_env
-    create(
-        "infos-v0",
-        data_format,
-        spaces.single_observation_space,
-        spaces.single_action_space,
-        [episode],
-    )
+    create_for(env, "infos-v0", data_format, [episode])
     with pytest.raises(DataError, match=r"env_info/elsewhere: .* found nothing"):
         load_replay_buffer("minari:infos-v0", env)
     buffer = load_replay_buffer("minari:infos-v0", env, zero_missing_env_info=True)
@@ -142,14 +135,7 @@ def test_infos_may_be_numbers_in_an_array_and_nested(data_format):
     episode = flat_episode(3)
     inner = {"deep": [np.array(float(t)) for t in range(4)]}
     episode["env_info"] = {"speed": np.arange(4.0), "inner": inner}
-    spaces = env.vector_env
-    create(
-        "infos-v0",
-        data_format,
-        spaces.single_observation_space,
-        spaces.single_action_space,
-        [episode],
-    )
+    create_for(env, "infos-v0", data_format, [episode])
     source = open_source("minari:infos-v0")
     [(_, steps)] = source.sequences()
     assert steps["env_info/speed"].tolist() == [0, 1, 2, 3]
@@ -161,14 +147,7 @@ def test_infos_that_nobody_asks_for_may_be_of_any_kind():
     episodes = [flat_episode(3), flat_episode(3)]
     episodes[0]["env_info"] = {"speed": np.zeros(4), "note": np.zeros((4, 2))}
     episodes[1]["env_info"] = {"speed": np.ones(4), "note": np.zeros(4, int)}
-    spaces = env.vector_env
-    create(
-        "infos-v0",
-        "hdf5",
-        spaces.single_observation_space,
-        spaces.single_action_space,
-        episodes,
-    )
+    create_for(env, "infos-v0", "hdf5", episodes)
     steps = rows(load_replay_buffer("minari:infos-v0", env)).time_step
     assert steps.env_info["speed"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert load_replay_buffer("minari:infos-v0", make_env()).total_size == 8
