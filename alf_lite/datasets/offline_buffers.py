@@ -93,7 +93,7 @@ class OfflineBuffers(list[ReplayBuffer]):
         buffer.ignore_earliest(self._own.num_history_steps)
         options.apply_to_recorded_steps(buffer)
         if observe is not None:
-            for steps in _all_steps(buffer):
+            for steps in _all_steps(buffer, first_id=self._num_environments):
                 observe(steps)
         if not is_named:
             self.append(buffer)
@@ -139,11 +139,15 @@ def check_sizes(buffers: Sequence[ReplayBuffer], sizes: list[int]) -> None:
         )
 
 
-def _all_steps(buffer: ReplayBuffer, length: int = 1000) -> Iterator[TimeStep]:
+def _all_steps(
+    buffer: ReplayBuffer, first_id: int, length: int = 1000
+) -> Iterator[TimeStep]:
     """All that is stored [T, 1, ...], one environment after the other.
 
     Args:
         buffer: of ``Experience``.
+        first_id: ``env_id`` of its first environment, none of the run's own: statistics
+            may keep something of each, such as its return so far.
         length: the largest T.
     """
     for env_id in range(buffer.num_environments):
@@ -161,5 +165,5 @@ def _all_steps(buffer: ReplayBuffer, length: int = 1000) -> Iterator[TimeStep]:
                 step_type[0] = int(StepType.FIRST)
                 time_step = time_step._replace(step_type=step_type)
             # Several environments of the source may follow each other here.
-            env_ids = torch.full_like(time_step.step_type, env_id)
+            env_ids = torch.full_like(time_step.step_type, first_id + env_id)
             yield time_step._replace(env_id=env_ids)

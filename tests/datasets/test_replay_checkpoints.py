@@ -189,6 +189,16 @@ def test_no_return_goes_on_in_another_source_or_environment(tmp_path):
     assert float(normalizer.variance) == pytest.approx(np.var(returns), rel=1e-6)
 
 
+def test_a_source_that_is_added_leaves_the_returns_of_the_run(tmp_path):
+    file = save(recorded_rows(7, 8), tmp_path / "some.replay")
+    algorithm = cloning(file, 1, data_transformer_ctor=RewardNormalizer)
+    step = recorded_step(3, algorithm.env.batch_size).time_step
+    algorithm.data_transformer.observe(nest.map_structure(lambda t: t[None], step))
+    algorithm.add_offline_replay_buffer(load_replay_buffer(file, make_env()))
+    returns = algorithm.data_transformer.training_state_dict()["returns"]
+    assert returns[: algorithm.env.batch_size].tolist() == step.reward[:, None].tolist()
+
+
 def test_the_file_is_not_changed(tmp_path):
     file = tmp_path / "some.replay"
     save(recorded_buffer(12, 10), file)
