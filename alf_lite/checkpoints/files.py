@@ -300,11 +300,17 @@ def _explain_write_error(path: Path, needed: int, error: OSError) -> str:
 
 
 def check_is_new(path: Path) -> None:
-    """Raises ConfigError if there is something at ``path`` already."""
-    if path.exists() or path.is_symlink():
+    """Raises ConfigError if something is at ``path``, or nobody can write there."""
+    if os.path.lexists(path):
         raise ConfigError(
             f"{path} exists already and is not overwritten. Choose another name, or "
             "remove it first."
+        )
+    # Path.exists raises an error where one may not look.
+    place = next(p for p in path.absolute().parents if os.path.exists(p))
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"{path} cannot be written: {place} is no directory that you may write in"
         )
 
 

@@ -183,6 +183,8 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path, loaded, monkeypatch):
     ("name", "output_format", "message"),
     [
         ("there.npz", "npz", "exists already"),
+        ("there.npz/out.npz", "npz", "cannot be written: .*there.npz is no directory"),
+        ("there.npz/new/out", "alf_lite", "cannot be written: "),
         ("out", "npz", "ends in .npz"),
         ("out", "minari", "a version at the end"),
         ("out.npz", "hdf5", "must be one of alf_lite, npz, minari, got 'hdf5'"),
@@ -192,3 +194,11 @@ def test_an_output_that_does_not_fit_is_refused(tmp_path, name, output_format, m
     (tmp_path / "there.npz").write_text("old")
     with pytest.raises(ConfigError, match=message):
         check_output(tmp_path / name, output_format)
+
+
+def test_a_place_that_one_may_not_write_in_is_refused(tmp_path, monkeypatch):
+    check_output(tmp_path / "new" / "out", "alf_lite")
+    monkeypatch.setattr("os.access", lambda place, _: place != tmp_path)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        check_output(tmp_path / "new" / "out", "alf_lite")
+    assert not list(tmp_path.iterdir())
