@@ -40,7 +40,8 @@ FLAGS = (
     Flag(
         "policy",
         "Who acts: random, or module:function, a function from a TimeStep [B] to "
-        "actions [B]. Default: the policy of --root_dir, else the algorithm of "
+        "actions [B] as agents choose them: between -1 and 1 where they have bounds, "
+        "integers from 0 on. Default: the policy of --root_dir, else the algorithm of "
         "--conf as the conf builds it.",
     ),
     Flag(

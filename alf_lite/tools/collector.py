@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import importlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +22,11 @@ from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.policies.evaluator import quotas
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.tensor_specs import BoundedTensorSpec
 from alf_lite.tools.stop_requests import StopRequests
 from alf_lite.utils import random_state
+
+_logger = logging.getLogger(__name__)
 
 Nest = Any
 # Steps that are put together at once.
@@ -54,8 +58,8 @@ class ScriptedPolicy(CollectionPolicy):
     """A function from a time step [B, ...] to actions [B, ...].
 
     Args:
-        function: gets what the environment returned, and returns tensors or arrays as
-            the environment's action spec describes them.
+        function: gets a copy of what the environment returned, and returns tensors or
+            arrays as the environment's action spec describes them.
         name: of the function, for messages.
         env: that it acts in.
     """
@@ -66,9 +70,11 @@ class ScriptedPolicy(CollectionPolicy):
         self._function = function
         self._name = name
         self._env = env
+        self._has_warned = False
 
     def act(self, time_step: TimeStep) -> Nest:
-        action = self._function(time_step)
+        # It may change what it is given, which is still to be written.
+        action = self._function(nest.map_structure(torch.clone, time_step))
         try:
             action = nest.map_structure(torch.as_tensor, action)
             nest.assert_same_structure(self._env.action_spec, action)
@@ -87,7 +93,26 @@ class ScriptedPolicy(CollectionPolicy):
             )
         if leaf.is_floating_point() and not spec.is_continuous:
             raise ValueError(f"expected integers ({spec.dtype}), got {leaf.dtype}")
+        if isinstance(spec, BoundedTensorSpec):
+            self._look_at_bounds(spec, leaf.cpu())
         return leaf.to(spec.dtype)
+
+    def _look_at_bounds(self, spec: BoundedTensorSpec, leaf: Tensor) -> None:
+        low, high = torch.tensor(spec.minimum), torch.tensor(spec.maximum)
+        rounding = 1e-3 if spec.is_continuous else 0
+        beyond = (leaf < low - rounding) | (leaf > high + rounding)
+        if self._has_warned or not beyond.any():
+            return
+        text = f"between {low.min()} and {high.max()}, got {leaf[beyond][0]}"
+        if not spec.is_continuous:
+            raise ValueError(f"expected integers {text}")
+        self._has_warned = True
+        _logger.warning(
+            "%s: expected actions %s: the bound is executed. They are as agents choose "
+            "them, not in the units of the environment.",
+            self._name,
+            text,
+        )
 
 
 class AlgorithmPolicy(CollectionPolicy):

@@ -184,6 +184,8 @@ def test_arrays_are_actions_too():
     [
         (torch.zeros(3).long(), r"expected shape \(2,\).*got \(3,\)"),
         (torch.zeros(2), "expected integers"),
+        (torch.tensor([0, 2]), "expected integers between 0 and 1, got 2"),
+        (torch.tensor([-1, 0]), "expected integers between 0 and 1, got -1"),
         ({"a": torch.zeros(2).long()}, "f returned no action of"),
         ("left", "f returned no action of"),
     ],
@@ -191,6 +193,26 @@ def test_arrays_are_actions_too():
 def test_what_is_no_action_is_an_error_that_names_the_function(action, message):
     with pytest.raises(ConfigError, match=message):
         run(counting_env(2), NumSteps(1), lambda time_step: action)
+
+
+def test_actions_in_units_of_the_environment_are_warned_of_once(caplog):
+    env = create_environment(env_name="Pendulum-v1", num_parallel_environments=2)
+    torques = [torch.full((2, 1), 1.0), torch.full((2, 1), -2.0)]
+    run(env, NumSteps(2), lambda time_step: torques[0])
+    assert "expected actions" not in caplog.text
+    run(env, NumSteps(6), lambda time_step: torques[1])
+    warned = [r for r in caplog.records if "expected actions" in r.getMessage()]
+    assert len(warned) == 1
+    assert "f: expected actions between -1.0 and 1.0, got -2.0" in caplog.text
+
+
+def test_a_function_may_change_what_it_is_given():
+    def zero(time_step):
+        time_step.observation.zero_()
+        return time_step.step_type.long() * 0
+
+    buffer = run(counting_env(), NumSteps(2), zero)
+    assert rows(buffer).time_step.observation[:, 0].tolist() == [0, 1, 2]
 
 
 def test_functions_and_classes_are_imported_by_name(tmp_path, monkeypatch):
