@@ -36,7 +36,7 @@ FLAGS = (
         "runs that you trust.",
         excludes="conf",
     ),
-    CHECKPOINT,
+    CHECKPOINT._replace(needs="root_dir", excludes="policy"),
     Flag(
         "policy",
         "Who acts: random, or module:function, a function from a TimeStep [B] to "
@@ -92,7 +92,7 @@ FLAGS = (
         low=0,
         high=MAX_SEED,
     ),
-    DEVICE,
+    DEVICE._replace(excludes="policy"),
 )
 
 

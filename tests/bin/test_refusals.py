@@ -40,6 +40,8 @@ ROWS = [
     ("collect", ["--root_dir=a", "--conf=b"], 2, "exclude each other"),
     ("collect", [*CART_POLE, "--whole_episodes"], 2, "needs --num_env_steps"),
     ("collect", [*CART_POLE, "--num_episodes=0"], 2, "not a positive integer"),
+    ("collect", [*CART_POLE, "--checkpoint=5"], 2, "--checkpoint needs --root_dir"),
+    ("collect", [*CART_POLE, "--device=cuda"], 2, "--device and --policy exclude each"),
     (
         "collect",
         [*CART_POLE, "--num_episodes=1", "--format=csv"],
