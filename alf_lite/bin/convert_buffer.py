@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from absl.flags import FlagValues
 
@@ -52,13 +53,17 @@ def convert_buffer(values: FlagValues) -> int:
     from alf_lite.datasets.writing import write_source
 
     recorded_steps_flags.parse_config(values)
+    # What is not given leaves load_replay_buffer as it is configured.
+    flags = ("max_length", "drop_bad_episodes")
+    given: dict[str, Any] = {
+        name: values[name].value for name in flags if values[name].value
+    }
     with recorded_steps_flags.create_environment(num_parallel_environments=1) as env:
         buffer = load_replay_buffer(
             values.source[0],
             env,
-            values.max_length,
-            drop_bad_episodes=values.drop_bad_episodes,
             keep_open_ends=True,
+            **given,
         )
         write_source(buffer, env, values.output, values.format)
     print("\n".join(recorded_steps_flags.written_lines(values, buffer)))

@@ -88,8 +88,10 @@ def test_bad_numbers_are_refused_or_left_out(tmp_path, capsys):
     arguments = [str(path), ENV, f"--output={tmp_path}/a"]
     assert run(*arguments) == 3
     assert "observation[0] is nan at step 1" in capsys.readouterr().err
-    result = result_of(capsys, *arguments, "--drop_bad_episodes")
-    assert (result["total_steps"], result["complete_episodes"]) == (3, 1)
+    setting = "--gin_param=load_replay_buffer.drop_bad_episodes = True"
+    for i, flag in enumerate(("--drop_bad_episodes", setting)):
+        result = result_of(capsys, str(path), ENV, f"--output={tmp_path}/{i}", flag)
+        assert (result["total_steps"], result["complete_episodes"]) == (3, 1)
 
 
 def test_steps_of_another_environment_are_refused(recorded, tmp_path, capsys):
