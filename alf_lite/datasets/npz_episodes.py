@@ -159,7 +159,7 @@ def _observations_and_actions(
     """The names of their arrays.
 
     Raises:
-        DataError: if what episodes need is missing.
+        DataError: if what episodes need is missing, or there is something else.
     """
     found = {
         kind: [name for name in headers if field_kind(name) == kind]
@@ -171,6 +171,14 @@ def _observations_and_actions(
         raise DataError(
             f"{file}: {', '.join(missing)} missing; it has "
             f"{', '.join(headers) or 'nothing'}"
+        )
+    known = {*found["observation"], *found["action"], "reward", *OUTCOMES, CUT_OFF}
+    unknown = [n for n in headers if n not in known and field_kind(n) != "env_info"]
+    if unknown:
+        raise DataError(
+            f"{file}: {', '.join(unknown)} cannot be read. Leave it out, or name it "
+            "env_info/… if it is an info key of the environment, with a row for every "
+            "observation."
         )
     return found["observation"], found["action"]
 

@@ -162,6 +162,8 @@ def edited(**changes):
             r"  observation/x: expected nothing, found \(\) float64",
         ),
         ({"observation": np.zeros((4, 1), "U3")}, "found .* <U3"),
+        ({"discount": np.zeros(3, np.float32)}, "discount cannot be read. Leave it"),
+        ({"prev_action": np.zeros(3), "goal": np.ones(2)}, "prev_action, goal cannot"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path, changes, message):
