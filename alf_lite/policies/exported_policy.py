@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from alf_lite.border import CONFIG, read_record
+from alf_lite.border import CONFIG, border, check_regular, read_record
 from alf_lite.errors import ConfigError, needs_extra
 
 SPECS_FILE = "policy.json"
@@ -37,7 +37,8 @@ class ExportedPolicy:
             installed, else ``policy.pt2``. Only one that you trust.
 
     Raises:
-        ConfigError: if there is none, or a newer version has written it.
+        ConfigError: if there is none, a newer version has written it, or its file
+            cannot be read.
         MissingExtraError: if it is ONNX, and onnxruntime is not installed.
     """
 
@@ -52,7 +53,13 @@ class ExportedPolicy:
         files = specs["files"]
         has_runtime = importlib.util.find_spec("onnxruntime") is not None
         kind = "onnx" if has_runtime or "torch" not in files else "torch"
-        self._graph = read_graph(folder / files.get(kind, files.get("torch")))
+        name = files.get(kind) or files.get("torch")
+        if not name:
+            raise ConfigError(
+                f"{folder / SPECS_FILE} names no file of a policy, onnx or torch, but "
+                f"{files}. Export the policy again."
+            )
+        self._graph = read_graph(folder / name)
         self.inputs: list[dict[str, Any]] = specs["inputs"]
         self.actions = [port for port in specs["outputs"] if port["role"] == "action"]
         self._states = [port for port in self.inputs if port["role"] == "state"]
@@ -116,18 +123,24 @@ def read_graph(path: Path) -> Graph:
     """Of ``policy.onnx`` or ``policy.pt2``.
 
     Raises:
+        ConfigError: if it cannot be read.
         MissingExtraError: if onnxruntime is needed and not installed.
     """
+    check_regular(path, CONFIG)
     if path.suffix == ".onnx":
         with needs_extra(f"{path.name}, which was exported as ONNX,", "export"):
             import onnxruntime
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        with border(path, CONFIG):
+            session = onnxruntime.InferenceSession(
+                path, providers=["CPUExecutionProvider"]
+            )
         names = {value.name for value in session.get_inputs()}
         # What the policy does not look at may be missing in the graph
         return lambda inputs: session.run(
             None, {name: inputs[name] for name in inputs if name in names}
         )
-    module = torch.export.load(path).module()
+    with border(path, CONFIG):
+        module = torch.export.load(path).module()
 
     def call(inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         tensors = [torch.from_numpy(np.array(array)) for array in inputs.values()]

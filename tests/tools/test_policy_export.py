@@ -102,12 +102,16 @@ def test_mistakes_are_one_line(trained, tmp_path, capsys, monkeypatch):
         ({"schema": 2}, "schema 2, .*Update alf_lite"),
         ({"outputs": 3}, "outputs is 3, expected list"),
         ({"files": None}, r"has no \['files'\]"),
+        ({"files": {}}, "names no file of a policy"),
+        ({"files": {"onnx": "policy.onnx"}}, r"policy.onnx: cannot be read \(No such"),
+        ({"files": {"torch": "damaged.pt2"}}, r"damaged.pt2: cannot be read"),
     ],
 )
 def test_specs_of_another_form_are_refused(tmp_path, change, message):
     specs = {"schema": 1, "files": {}, "inputs": [], "outputs": []} | change
     kept = {key: value for key, value in specs.items() if value is not None}
     (tmp_path / "policy.json").write_text(json.dumps(kept))
+    (tmp_path / "damaged.pt2").write_bytes(b"no archive")
     with pytest.raises(ConfigError, match=message):
         ExportedPolicy(tmp_path)
 
