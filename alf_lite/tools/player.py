@@ -50,6 +50,7 @@ class PlayResult(NamedTuple):
     step: int  # iterations of training
     epsilon_greedy: float = 0.0  # 0: the best actions; 1: all drawn from the policy
     created_with: Mapping[str, Any] | None = None  # of create_environment, if by that
+    can_draw: bool = True  # whether the policy has a distribution to draw actions from
 
 
 def play(
@@ -131,8 +132,14 @@ def play(
         result = evaluate(algorithm, env, num_episodes, seed=seed, on_step=on_step)
         if record_file is not None and record != "all":
             record_episodes(algorithm, env, result, record_file)
-        epsilon = algorithm.predict_epsilon
-    return PlayResult(result, loaded.path, loaded.step, epsilon, env.created_with)
+    return PlayResult(
+        result,
+        loaded.path,
+        loaded.step,
+        algorithm.predict_epsilon,
+        env.created_with,
+        algorithm.rl_algorithm.has_stochastic_policy,
+    )
 
 
 def _render_mode(render: bool, record_file: str | Path | None) -> str | None:

@@ -29,7 +29,8 @@ _TOLD = (
 )
 VIDEO = "replay.mp4"
 # How actions were chosen, in words, that ``evaluate`` chooses so, too
-_HOW_GREEDY = {0.0: "with the best actions", 1.0: "with drawn actions"}
+_HOW_GREEDY = {0.0: "with the best actions"}
+_HOW_DRAWN = {**_HOW_GREEDY, 1.0: "with drawn actions"}  # where it can draw
 
 
 class PushResult(NamedTuple):
@@ -207,12 +208,13 @@ def _card(
     environment = (metadata.get("environment") or {}).get("name") or "environment"
     algorithm = metadata["algorithm"].removesuffix("Algorithm")
     score = f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}"
-    how = _HOW_GREEDY.get(
+    hows = _HOW_DRAWN if played.can_draw else _HOW_GREEDY
+    how = hows.get(
         played.epsilon_greedy, f"with epsilon_greedy = {played.epsilon_greedy}"
     )
     drawn = ", deterministic=False" if played.epsilon_greedy == 1 else ""
     use = f'print(alf_lite.evaluate(policy, "{environment}"{drawn}).mean)'
-    if played.epsilon_greedy not in _HOW_GREEDY or not _is_named(environment, played):
+    if played.epsilon_greedy not in hows or not _is_named(environment, played):
         use = "policy.predict(observation)  # of one step, or of a batch"
     data = ModelCardData(
         library_name="alf_lite",

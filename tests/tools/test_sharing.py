@@ -212,6 +212,17 @@ def test_a_card_is_of_the_evaluation_that_was_made(pushed, tmp_path, setting, ho
         assert len(alf_lite.evaluate(policy, "CartPole-v1", 2, **options).lengths) == 2
 
 
+def test_a_card_does_not_draw_from_a_policy_without_a_distribution(tmp_path):
+    run = Path(shutil.copytree(RUNS / "dqn", tmp_path / "run"))
+    with (run / "user.gin").open("a") as file:
+        file.write("\nTrainerConfig.epsilon_greedy = 1.0\n")
+    sharing.pack_policy(run, tmp_path / "out", num_episodes=1)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "1 episodes with epsilon_greedy = 1.0, seed 0" in card
+    assert "policy.predict(observation)" in card
+    assert "deterministic=False" not in card
+
+
 def test_a_folder_is_written_whole_or_not_at_all(pushed, tmp_path, monkeypatch):
     folder = tmp_path / "ppo"
     folder.mkdir()
