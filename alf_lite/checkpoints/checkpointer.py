@@ -235,6 +235,12 @@ class Checkpointer:
         """Whether there is or was any checkpoint, damaged ones included."""
         return any(entry.name.startswith("ckpt-") for entry in self._entries())
 
+    def has_policies_only(self) -> bool:
+        """Whether there are checkpoints, none damaged, but none to continue from."""
+        infos = self.list_checkpoints()
+        num_there = sum(entry.name.startswith("ckpt-") for entry in self._entries())
+        return 0 < num_there == len(infos) and not any(i.resumable for i in infos)
+
     def list_checkpoints(self) -> list[CheckpointInfo]:
         """The checkpoints whose manifests are not damaged, oldest first.
 

@@ -105,8 +105,17 @@ class RunCheckpoints:
         return self._run_id
 
     def has_any(self) -> bool:
-        """Whether there is something to resume."""
-        return self._checkpointer.has_checkpoint()
+        """Whether there is something to resume.
+
+        The best policy of a run that ended before its first checkpoint is nothing.
+        """
+        record = self._run_directory.earlier_record
+        ended_before = (
+            record.get("resumed_iterations") == 0
+            and record.get("checkpoint") is None
+            and self._checkpointer.has_policies_only()
+        )
+        return self._checkpointer.has_checkpoint() and not ended_before
 
     def resume(self, algorithm: RLAlgorithm, hooks: KeepsState) -> RunState | None:
         """Restores the newest valid checkpoint; None if this is a new run.
@@ -118,7 +127,7 @@ class RunCheckpoints:
         Raises:
             CheckpointError: if there are checkpoints but none can be used.
         """
-        if not ranks.broadcast_data(self._checkpointer.has_checkpoint()):
+        if not ranks.broadcast_data(self.has_any()):
             if not ranks.is_first:
                 self._checkpointer.drop_after(-1)  # of another run
             # A run that died before its first checkpoint begins anew.
@@ -133,17 +142,19 @@ class RunCheckpoints:
         run = training_state.restore(algorithm, loaded)
         equal_on_all_ranks(algorithm)
         algorithm.metrics.share()
-        # The best policy may have been saved after this checkpoint.
-        for info in self._checkpointer.list_checkpoints():
-            is_later = info.step > run.iterations
-            if is_later and _is_better(info.best_score, run.best_score):
-                run.best_score, run.best_iteration = info.best_score, info.step
         self._last_path = self._of_run / loaded.path.name
         self._last_iteration = run.iterations
         self._run_id, self._event_files = run_id or self._run_id, sizes
         self._log_sizes = log_sizes
         hooks.load_state_dict(hook_states)
         return run
+
+    def note_later_best(self, run: RunState) -> None:
+        """Notes the best policy if it was saved after what the run goes on from."""
+        for info in self._checkpointer.list_checkpoints():
+            is_later = info.step > run.iterations
+            if is_later and _is_better(info.best_score, run.best_score):
+                run.best_score, run.best_iteration = info.best_score, info.step
 
     def check_logs(self) -> None:
         """Raises ConfigError if a new run would add to logs that are there already."""

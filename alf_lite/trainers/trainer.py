@@ -276,6 +276,7 @@ class Trainer:
         self.run = resumed or RunState(
             seed=plan.seed, iterations=done.iterations, env_steps=done.env_steps
         )
+        self._checkpoints.note_later_best(self.run)
         # A run may be resumed with other limits.
         self.algorithm.progress.move_to(
             self.run.iterations, self.run.env_steps, plan.limits

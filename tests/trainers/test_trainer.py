@@ -26,6 +26,7 @@ from alf_lite.trainers import signals, trainer
 from alf_lite.trainers.hooks import Hook
 from tests.trainers.async_toys import WitnessAlgorithm
 from tests.trainers.conftest import make_noise
+from tests.trainers.run_comparison import Dies
 from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm
 
 
@@ -938,6 +939,23 @@ def test_run_that_died_before_its_first_checkpoint_says_it_begins_anew(train, ca
     assert "There is no checkpoint" in error.value.__notes__[0]
     assert train().iterations == 8
     assert "ended before its first checkpoint" in caplog.text
+
+
+def test_run_that_died_with_a_best_policy_alone_begins_anew(train, tmp_path, caplog):
+    config = {"eval_interval": 1, "num_checkpoints": 1, **EVALUATE}
+    first = Marks([0.0, 9.0, 3.0, 2.0])
+    with pytest.raises(KeyboardInterrupt):
+        train(create_env=first, num_iterations=4, hooks=[Dies(3)], **config)
+    assert steps_in(tmp_path / "run") == [1]
+    again = Marks([0.0, 1.0, 2.0, 1.0, 1.0])
+    result = train(create_env=again, num_iterations=4, **config)
+    assert (result.iterations, result.best_score) == (4, 9)
+    assert steps_in(tmp_path / "run") == [1, 4]
+    assert "ended before its first checkpoint" in caplog.text
+    # What had checkpoints is no run without them.
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "ckpt-4")
+    with pytest.raises(CheckpointError, match="none of these holds what training"):
+        train(create_env=again, num_iterations=5, **config)
 
 
 def test_damaged_checkpoint_is_reported_and_an_earlier_one_used(
