@@ -152,6 +152,9 @@ class Checkpointer:
     def mark_best(self, step: int, score: float) -> bool:
         """Notes in a checkpoint that there is that it holds the best policy so far.
 
+        One that training cannot continue from is of a part that was killed, and may
+        hold another policy of this step.
+
         Returns:
             Whether there is one of this step.
 
@@ -159,7 +162,7 @@ class Checkpointer:
             CheckpointError: if it cannot be read or the disk refuses.
         """
         path = self._directory / f"ckpt-{step}"
-        if not path.is_dir():
+        if not path.is_dir() or not read_info(path).resumable:
             return False
         checkpoint_files.change_manifest(path, {"best_score": score})
         self.prune()

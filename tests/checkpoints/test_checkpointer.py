@@ -69,6 +69,14 @@ def test_one_that_there_is_may_be_said_to_be_the_best(directory, monkeypatch):
     assert (loaded.step, value_of(loaded)) == (2, 2.0)
 
 
+def test_the_best_policy_of_a_part_that_was_killed_has_its_own_score(directory):
+    checkpointer = Checkpointer(directory)
+    checkpointer.save(2, state_of(2), best_score=3.0, resumable=False)
+    assert not checkpointer.mark_best(2, 5.0)
+    [info] = checkpointer.list_checkpoints()
+    assert info.best_score == 3
+
+
 # Round trip
 
 
