@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -40,6 +40,7 @@ class RecurrentEncodingNetwork(EncoderNetwork):
     """
 
     _cell_type: type[nn.LSTMCell] | type[nn.GRUCell]
+    _steps_of_torch: Callable[..., Any]  # of many such cells, one after the other
     _num_tensors: int  # of the state of a cell
 
     def __init__(
@@ -154,7 +155,9 @@ class RecurrentEncodingNetwork(EncoderNetwork):
         self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         """The new state of one cell; its first tensor is the output."""
-        raise NotImplementedError
+        if self._num_tensors > 1:
+            return cell(x, cell_state)
+        return (cell(x, *cell_state),)
 
     def _run(
         self,
@@ -174,7 +177,16 @@ class RecurrentEncodingNetwork(EncoderNetwork):
         Returns:
             [T, B, hidden] or [N, hidden], and the states after as those before.
         """
-        raise NotImplementedError
+        states: Any = before if self._num_tensors > 1 else before[0]
+        if sizes is None:
+            output, *after = self._steps_of_torch(
+                x, states, weights, *_ONE_LAYER, False
+            )
+        else:
+            output, *after = self._steps_of_torch(
+                x, sizes, states, weights, *_ONE_LAYER
+            )
+        return output, after
 
 
 def _is_plain(cell: nn.Module) -> bool:
@@ -200,25 +212,8 @@ class LSTMEncodingNetwork(RecurrentEncodingNetwork):
     """Encodes with LSTM cells; see :class:`RecurrentEncodingNetwork`."""
 
     _cell_type = nn.LSTMCell
+    _steps_of_torch = staticmethod(torch.lstm)
     _num_tensors = 2
-
-    def _step(
-        self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        return cell(x, cell_state)
-
-    def _run(
-        self,
-        weights: list[Tensor],
-        x: Tensor,
-        before: list[Tensor],
-        sizes: Tensor | None = None,
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        if sizes is None:
-            output, *after = torch.lstm(x, before, weights, *_ONE_LAYER, False)
-        else:
-            output, *after = torch.lstm(x, sizes, before, weights, *_ONE_LAYER)
-        return output, after
 
 
 @configurable
@@ -226,25 +221,8 @@ class GRUEncodingNetwork(RecurrentEncodingNetwork):
     """Encodes with GRU cells; see :class:`RecurrentEncodingNetwork`."""
 
     _cell_type = nn.GRUCell
+    _steps_of_torch = staticmethod(torch.gru)
     _num_tensors = 1
-
-    def _step(
-        self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        return (cell(x, cell_state[0]),)
-
-    def _run(
-        self,
-        weights: list[Tensor],
-        x: Tensor,
-        before: list[Tensor],
-        sizes: Tensor | None = None,
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        if sizes is None:
-            output, *after = torch.gru(x, before[0], weights, *_ONE_LAYER, False)
-        else:
-            output, *after = torch.gru(x, sizes, before[0], weights, *_ONE_LAYER)
-        return output, after
 
 
 def _initialized(cell: Any) -> Any:
