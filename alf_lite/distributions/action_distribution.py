@@ -124,7 +124,15 @@ class ActionDistribution(Distribution):
     @property
     def _num_parameter_event_dims(self) -> int:
         """How many of the parameters' last dimensions belong to one action."""
-        raise NotImplementedError
+        told_by: Any = getattr(self, "bounds", self)
+        return told_by.num_event_dims
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """[..., *event] → [...], of one action."""
+        num_dims = self._num_parameter_event_dims
+        if num_dims > 1:
+            values = values.flatten(-num_dims)
+        return values.sum(-1) if num_dims else values
 
     def _extended_shape(self, sample_shape: SampleShape = ()) -> torch.Size:
         return torch.Size((*sample_shape, *self.batch_shape, *self.event_shape))

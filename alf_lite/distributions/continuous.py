@@ -15,7 +15,7 @@ from alf_lite.distributions.action_distribution import (
     SampleShape,
 )
 from alf_lite.tensor_specs import BoundedTensorSpec
-from alf_lite.utils.tensor_utils import DeviceConstants, sum_event
+from alf_lite.utils.tensor_utils import DeviceConstants
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -66,21 +66,17 @@ class DiagonalNormal(ActionDistribution):
         return _normal_sample(self.loc, self.scale, sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        log_probs = _normal_log_prob(value, self.loc, self.scale)
-        return sum_event(log_probs, self.num_event_dims)
+        log_probs = normal_log_prob(value, self.loc, self.scale)
+        return self._sum(log_probs)
 
     def entropy(self) -> Tensor:
         entropies = self.scale.log() + (0.5 + _HALF_LOG_2PI)
-        return sum_event(entropies, self.num_event_dims)
+        return self._sum(entropies)
 
     def kl_divergence(self, other: Distribution) -> Tensor:
         other = self._same_kind(other)
         kl = _normal_kl_divergence(self.loc, self.scale, other.loc, other.scale)
-        return sum_event(kl, self.num_event_dims)
-
-    @property
-    def _num_parameter_event_dims(self) -> int:
-        return self.num_event_dims
+        return self._sum(kl)
 
 
 class ActionBounds:
@@ -134,6 +130,16 @@ class ActionBounds:
         """[minimum, maximum] → [-1, 1]."""
         return action if self._is_symmetric else self.to_unit(action) * 2 - 1
 
+    def squash(self, u: Tensor) -> Tensor:
+        """Real numbers → [minimum, maximum], by tanh."""
+        return self.from_symmetric(u.tanh())
+
+    def unsquash(self, action: Tensor) -> Tensor:
+        """The inverse, which counts what is on the edge as just inside of it."""
+        y = self.to_symmetric(action)
+        edge = 1.0 - torch.finfo(y.dtype).eps
+        return y.clamp(-edge, edge).atanh()
+
     def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, ActionBounds) and self.spec == other.spec
@@ -179,19 +185,19 @@ class SquashedNormal(ActionDistribution):
 
     @property
     def mode(self) -> Tensor:
-        return self.bounds.from_symmetric(self.loc.tanh())
+        return self.bounds.squash(self.loc)
 
     def sample(self, sample_shape: SampleShape = ()) -> Tensor:
         u = _normal_sample(self.loc.detach(), self.scale.detach(), sample_shape)
-        return self.bounds.from_symmetric(u.tanh())
+        return self.bounds.squash(u)
 
     def rsample(self, sample_shape: SampleShape = ()) -> Tensor:
         u = _normal_sample(self.loc, self.scale, sample_shape)
-        return self.bounds.from_symmetric(u.tanh())
+        return self.bounds.squash(u)
 
     def from_noise(self, noise: Tensor) -> Tensor:
         u = torch.addcmul(self.loc, self.scale, noise)
-        return self.bounds.from_symmetric(u.tanh())
+        return self.bounds.squash(u)
 
     def rsample_and_log_prob(self) -> tuple[Tensor, Tensor]:
         noise = torch.randn_like(self.loc)
@@ -202,42 +208,30 @@ class SquashedNormal(ActionDistribution):
         log_probs = torch.add(
             constant - self.scale.log(), u + F.softplus(-2 * u), alpha=2
         )
-        log_prob = sum_event(log_probs, self.bounds.num_event_dims)
+        log_prob = self._sum(log_probs)
         if self.bounds.log_half_widths:
             log_prob = log_prob - self.bounds.log_half_widths
-        return self.bounds.from_symmetric(u.tanh()), log_prob
+        return self.bounds.squash(u), log_prob
 
     def log_prob(self, value: Tensor) -> Tensor:
-        y = self.bounds.to_symmetric(value)
-        edge = 1.0 - torch.finfo(y.dtype).eps
-        u = y.clamp(-edge, edge).atanh()
-        log_probs = _normal_log_prob(u, self.loc, self.scale) - _log_tanh_derivative(u)
-        return (
-            sum_event(log_probs, self.bounds.num_event_dims)
-            - self.bounds.log_half_widths
-        )
+        u = self.bounds.unsquash(value)
+        log_probs = normal_log_prob(u, self.loc, self.scale) - log_tanh_derivative(u)
+        return self._sum(log_probs) - self.bounds.log_half_widths
 
     def entropy(self) -> Tensor:
         # H(a) = H(u) + E[log |da/du|]
         entropies = (
             self.scale.log()
             + (0.5 + _HALF_LOG_2PI)
-            + _log_tanh_derivative(_normal_sample(self.loc, self.scale))
+            + log_tanh_derivative(_normal_sample(self.loc, self.scale))
         )
-        return (
-            sum_event(entropies, self.bounds.num_event_dims)
-            + self.bounds.log_half_widths
-        )
+        return self._sum(entropies) + self.bounds.log_half_widths
 
     def kl_divergence(self, other: Distribution) -> Tensor:
         """A one-to-one map keeps the divergence of the normals."""
         other = self._same_kind(other)
         kl = _normal_kl_divergence(self.loc, self.scale, other.loc, other.scale)
-        return sum_event(kl, self.bounds.num_event_dims)
-
-    @property
-    def _num_parameter_event_dims(self) -> int:
-        return self.bounds.num_event_dims
+        return self._sum(kl)
 
 
 class ScaledBeta(ActionDistribution):
@@ -309,13 +303,6 @@ class ScaledBeta(ActionDistribution):
     def _beta(self) -> Beta:
         return Beta(self.concentration1, self.concentration0, validate_args=False)
 
-    def _sum(self, values: Tensor) -> Tensor:
-        return sum_event(values, self.bounds.num_event_dims)
-
-    @property
-    def _num_parameter_event_dims(self) -> int:
-        return self.bounds.num_event_dims
-
 
 def _normal_sample(
     loc: Tensor, scale: Tensor, sample_shape: SampleShape = ()
@@ -325,7 +312,8 @@ def _normal_sample(
     return torch.addcmul(loc, scale, torch.randn_like(loc))
 
 
-def _normal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+def normal_log_prob(value: Tensor, loc: Tensor, scale: Tensor) -> Tensor:
+    """Of each element."""
     return -0.5 * ((value - loc) / scale).square() - scale.log() - _HALF_LOG_2PI
 
 
@@ -342,6 +330,6 @@ def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
     return alpha.lgamma() + beta.lgamma() - (alpha + beta).lgamma()
 
 
-def _log_tanh_derivative(u: Tensor) -> Tensor:
+def log_tanh_derivative(u: Tensor) -> Tensor:
     """log(1 − tanh²u), without the cancellation."""
     return 2 * (_LOG_2 - u - F.softplus(-2 * u))

@@ -20,7 +20,7 @@ from alf_lite.distributions.action_distribution import (
 from alf_lite.distributions.torch_distributions import mask_log_odds, mask_logits
 from alf_lite.fast import is_exactly
 from alf_lite.tensor_specs import BoundedTensorSpec, num_categories
-from alf_lite.utils.tensor_utils import DeviceConstants, sum_event
+from alf_lite.utils.tensor_utils import DeviceConstants
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -252,11 +252,11 @@ class MultiBernoulli(ActionDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         # log σ(l) = l − softplus(l) and log σ(−l) = −softplus(l)
         log_probs = value * self.logits - F.softplus(self.logits)
-        return sum_event(log_probs, self.num_event_dims)
+        return self._sum(log_probs)
 
     def entropy(self) -> Tensor:
         entropies = F.softplus(self.logits) - self.logits * self.logits.sigmoid()
-        return sum_event(entropies, self.num_event_dims)
+        return self._sum(entropies)
 
     def kl_divergence(self, other: Distribution) -> Tensor:
         other = self._same_kind(other)
@@ -266,15 +266,11 @@ class MultiBernoulli(ActionDistribution):
             - F.softplus(self.logits)
             + F.softplus(other.logits)
         )
-        return sum_event(kl, self.num_event_dims)
+        return self._sum(kl)
 
     def masked(self, allowed: Tensor) -> MultiBernoulli:
         log_odds = mask_log_odds(self.logits, allowed.reshape(*self.logits.shape, 2))
         return MultiBernoulli(log_odds, self.num_event_dims, self.dtype)
-
-    @property
-    def _num_parameter_event_dims(self) -> int:
-        return self.num_event_dims
 
 
 def sample_index(logits: Tensor) -> Tensor:

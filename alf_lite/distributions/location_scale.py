@@ -13,7 +13,6 @@ from alf_lite.distributions.action_distribution import (
     SampleShape,
 )
 from alf_lite.distributions.continuous import ActionBounds
-from alf_lite.utils.tensor_utils import sum_event
 
 _LOG_PI = math.log(math.pi)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -57,22 +56,18 @@ class DiagonalCauchy(ActionDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         distance = (value - self.loc) / self.scale
         log_probs = -_LOG_PI - self.scale.log() - distance.square().log1p()
-        return sum_event(log_probs, self.num_event_dims)
+        return self._sum(log_probs)
 
     def entropy(self) -> Tensor:
         entropies = self.scale.log() + math.log(4 * math.pi)
-        return sum_event(entropies, self.num_event_dims)
+        return self._sum(entropies)
 
     def kl_divergence(self, other: Distribution) -> Tensor:
         other = self._same_kind(other)
         widths = (self.scale + other.scale).square()
         distance = (self.loc - other.loc).square()
         kl = ((widths + distance) / (4 * self.scale * other.scale)).log()
-        return sum_event(kl, self.num_event_dims)
-
-    @property
-    def _num_parameter_event_dims(self) -> int:
-        return self.num_event_dims
+        return self._sum(kl)
 
 
 class TruncatedNormal(ActionDistribution):
@@ -147,13 +142,6 @@ class TruncatedNormal(ActionDistribution):
         low, high = (-1 - self.loc) / self.scale, (1 - self.loc) / self.scale
         at_low, at_high = _density(low), _density(high)
         return (at_low - at_high) / mass, (low * at_low - high * at_high) / mass
-
-    def _sum(self, values: Tensor) -> Tensor:
-        return sum_event(values, self.bounds.num_event_dims)
-
-    @property
-    def _num_parameter_event_dims(self) -> int:
-        return self.bounds.num_event_dims
 
 
 def _cdf(x: Tensor) -> Tensor:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn import functional as F
 
 from alf_lite.distributions.action_distribution import ActionDistribution, SampleShape
-from alf_lite.distributions.continuous import ActionBounds
+from alf_lite.distributions.continuous import (
+    ActionBounds,
+    log_tanh_derivative,
+    normal_log_prob,
+)
 from alf_lite.distributions.discrete import sample_index
-
-_LOG_2 = math.log(2.0)
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class NormalMixture(ActionDistribution):
@@ -86,9 +84,7 @@ class NormalMixture(ActionDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         num_dims = len(self.shape)
         if self.bounds is not None:
-            y = self.bounds.to_symmetric(value)
-            edge = 1.0 - torch.finfo(y.dtype).eps
-            value = y.clamp(-edge, edge).atanh()
+            value = self.bounds.unsquash(value)
         batch_shape = value.shape[: value.ndim - num_dims]
         u = value.reshape(*batch_shape, -1)
         log_prob = self._log_prob_of_u(u.unsqueeze(-2)).squeeze(-1)
@@ -113,8 +109,7 @@ class NormalMixture(ActionDistribution):
     def _log_prob_of_u(self, u: Tensor) -> Tensor:
         """[..., J, N], J values of each row → [..., J]."""
         loc, scale = self.loc.unsqueeze(-3), self.scale.unsqueeze(-3)  # [..., 1, K, N]
-        distance = (u.unsqueeze(-2) - loc) / scale
-        log_probs = -0.5 * distance.square() - scale.log() - _HALF_LOG_2PI
+        log_probs = normal_log_prob(u.unsqueeze(-2), loc, scale)
         weights = self.logits.log_softmax(-1).unsqueeze(-2)
         return (log_probs.sum(-1) + weights).logsumexp(-1)
 
@@ -122,13 +117,12 @@ class NormalMixture(ActionDistribution):
         """The log |da/du| of u [..., N], summed over the elements."""
         if self.bounds is None:
             return 0.0
-        logs = 2 * (_LOG_2 - u - F.softplus(-2 * u))
-        return logs.sum(-1) + self.bounds.log_half_widths
+        return log_tanh_derivative(u).sum(-1) + self.bounds.log_half_widths
 
     def _action(self, u: Tensor) -> Tensor:
         """[..., N] → [..., *event]."""
         u = u.reshape(*u.shape[:-1], *self.shape)
-        return u if self.bounds is None else self.bounds.from_symmetric(u.tanh())
+        return u if self.bounds is None else self.bounds.squash(u)
 
 
 def _chosen(values: Tensor, component: Tensor) -> Tensor:

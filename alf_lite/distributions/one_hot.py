@@ -105,7 +105,3 @@ class OneHotCategorical(ActionDistribution):
     def _index(self, value: Tensor) -> Tensor:
         """[..., n] → [...]."""
         return self.bounds.to_unit(value.float()).argmax(-1)
-
-    @property
-    def _num_parameter_event_dims(self) -> int:
-        return 1

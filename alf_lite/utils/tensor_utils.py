@@ -49,15 +49,6 @@ def unflatten_last(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x.squeeze(-1) if not shape else x.unflatten(-1, shape)
 
 
-def sum_event(values: Tensor, num_event_dims: int) -> Tensor:
-    """[*batch, *event] summed over its last ``num_event_dims`` dimensions."""
-    if num_event_dims == 0:
-        return values
-    if num_event_dims == 1:
-        return values.sum(-1)
-    return values.flatten(-num_event_dims).sum(-1)
-
-
 def select(values: Tensor, indices: Tensor) -> Tensor:
     """One entry of the last dimension per row, such as Q(s, a) out of Q(s, ·).
 
