@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import sys
 from typing import TYPE_CHECKING
@@ -140,9 +139,7 @@ def _write(values: FlagValues, env: Environment, collection: Collection) -> None
 
     buffer = collection.to_buffer()
     write_source(buffer, env, values.output, values.format)
-    print("\n".join(recorded_steps_flags.written_lines(values, buffer)))
-    if values.json:
-        print(json.dumps(recorded_steps_flags.written_as_json(values, buffer)))
+    recorded_steps_flags.tell_written(values, buffer)
 
 
 def _write_part(values: FlagValues, env: Environment, collection: Collection) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -66,9 +65,7 @@ def convert_buffer(values: FlagValues) -> int:
             **given,
         )
         write_source(buffer, env, values.output, values.format)
-    print("\n".join(recorded_steps_flags.written_lines(values, buffer)))
-    if values.json:
-        print(json.dumps(recorded_steps_flags.written_as_json(values, buffer)))
+    recorded_steps_flags.tell_written(values, buffer)
     return 0
 
 

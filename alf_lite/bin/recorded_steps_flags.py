@@ -117,30 +117,17 @@ def check_output(values: FlagValues) -> None:
     writing.check_output(values.output, values.format)
 
 
-def written_lines(values: FlagValues, buffer: ReplayBuffer) -> list[str]:
-    """What was written, and what to do with it."""
-    from alf_lite.tools import report
+def tell_written(values: FlagValues, buffer: ReplayBuffer) -> None:
+    """Prints what was written and what to do with it; with --json, its statistics."""
+    from alf_lite.datasets.replay_sources import BufferSource
+    from alf_lite.tools import report, step_statistics
 
-    inspect = f"{invocation('inspect_buffer')} {shlex.quote(values.output)}"
+    statistics = step_statistics.summarize(BufferSource(buffer))
     source = json.dumps(values.output, ensure_ascii=False)
     setting = shlex.quote(f"TrainerConfig.offline_buffer_dir = {source}")
     train = f"{invocation('train')} --conf=CONF --root_dir=RUN --gin_param={setting}"
-    return [
-        f"Wrote {values.output}: {report.summary_line(_statistics(buffer))}.",
-        f"Look at it:   {inspect}",
-        f"Train on it:  {train}",
-    ]
-
-
-def written_as_json(values: FlagValues, buffer: ReplayBuffer) -> dict[str, Any]:
-    """The statistics of what was written."""
-    from alf_lite.tools import report
-
-    return report.steps_as_json([_statistics(buffer)], [values.output])
-
-
-def _statistics(buffer: ReplayBuffer) -> Any:
-    from alf_lite.datasets.replay_sources import BufferSource
-    from alf_lite.tools.step_statistics import summarize
-
-    return summarize(BufferSource(buffer))
+    print(f"Wrote {values.output}: {report.summary_line(statistics)}.")
+    print(f"Look at it:   {invocation('inspect_buffer')} {shlex.quote(values.output)}")
+    print(f"Train on it:  {train}")
+    if values.json:
+        print(json.dumps(report.steps_as_json([statistics], [values.output])))
