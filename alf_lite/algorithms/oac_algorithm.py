@@ -29,6 +29,7 @@ from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
 from alf_lite.utils.checks import check_not_negative
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
+from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 
@@ -115,6 +116,6 @@ class OacAlgorithm(SacAlgorithm):
         norm = torch.stack(squares).sum(0).sqrt() + _MIN_NORM  # [B]
         moved: list[Tensor] = []
         for mean, std, s in zip(means, stds, scaled, strict=True):
-            by = self._step_size / norm.reshape(-1, *(1,) * (s.ndim - 1))
+            by = self._step_size / expand_dims_as(norm, s)
             moved += mean.detach() + by * std * s, std
         return nest.pack_sequence_as(policy, moved)

@@ -21,6 +21,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 
@@ -104,7 +105,7 @@ class FrameStacker(DataTransformer):
         for name, (i, axis) in self._leaves.items():
             frame = leaves[i].unsqueeze(1)
             frames = torch.cat([state[name], frame], dim=1)  # [B, stack_size, ...]
-            frames = torch.where(_expand(is_first, frames), frame, frames)
+            frames = torch.where(expand_dims_as(is_first, frames), frame, frames)
             new_state[name] = frames[:, 1:]
             leaves[i] = _join(frames, 1, axis)
         return _with_leaves(time_step, leaves), new_state
@@ -218,11 +219,6 @@ def _join(frames: Tensor, stack_dim: int, axis: int) -> Tensor:
     """[..., S, *frame] → [..., *joined]: joined along dimension ``axis`` of a frame."""
     dim = stack_dim + axis
     return frames.movedim(stack_dim, dim).flatten(dim, dim + 1)
-
-
-def _expand(mask: Tensor, like: Tensor) -> Tensor:
-    """[B] → [B, 1, ...], to broadcast with ``like``."""
-    return mask.view(-1, *[1] * (like.ndim - 1))
 
 
 def _with_leaves(time_step: TimeStep, leaves: list[Tensor]) -> TimeStep:

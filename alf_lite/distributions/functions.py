@@ -27,6 +27,7 @@ from alf_lite import nest
 # Registers torch's distributions as nodes, too.
 from alf_lite.distributions import torch_distributions
 from alf_lite.distributions.action_distribution import ActionDistribution
+from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 
@@ -125,7 +126,7 @@ def epsilon_greedy(distributions: Nest, epsilon: float) -> Nest:
     drawn = [d.sample() for d in parts]
     explores = torch.rand(parts[0].batch_shape, device=greedy[0].device) < epsilon
     chosen = [
-        torch.where(explores.reshape(_pad(explores.shape, g.ndim)), d, g)
+        torch.where(expand_dims_as(explores, g), d, g)
         for d, g in zip(drawn, greedy, strict=True)
     ]
     return optree.tree_unflatten(structure, chosen)
@@ -344,8 +345,3 @@ def _kl(p: Distribution, q: Distribution) -> Tensor:
     if isinstance(p, td.MixtureSameFamily):
         return torch_distributions.mixture_kl_divergence(p, q)
     return td.kl_divergence(p, q)
-
-
-def _pad(shape: torch.Size, ndim: int) -> tuple[int, ...]:
-    """``shape`` with trailing ones."""
-    return (*shape, *(1 for _ in range(ndim - len(shape))))

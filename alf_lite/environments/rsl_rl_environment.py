@@ -24,9 +24,9 @@ from alf_lite.environments.rsl_rl_interface import (
     RslRlVecEnv,
 )
 from alf_lite.environments.single_env import vector_seed
-from alf_lite.environments.torch_time_steps import expand_mask
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.tensor_utils import where_rows
 
 Nest = Any
 _logger = logging.getLogger(__name__)
@@ -171,11 +171,7 @@ class RslRlEnvironment(EnvironmentWithSpecs):
             step_type=1 + last.int() - first.int(),
             reward=step.reward.masked_fill(first, 0.0),
             discount=1 - is_terminal.float(),
-            observation=nest.map_structure(
-                lambda end, new: torch.where(expand_mask(last, new), end, new),
-                final,
-                step.observation,
-            ),
+            observation=where_rows(last, final, step.observation),
             prev_action=action,
             env_id=self._env_id,
             env_info=self._infos(step.extras),

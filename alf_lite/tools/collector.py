@@ -25,6 +25,7 @@ from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import BoundedTensorSpec
 from alf_lite.tools.stop_requests import StopRequests
 from alf_lite.utils import random_state
+from alf_lite.utils.tensor_utils import expand_dims_as
 
 _logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class EpsilonGreedyPolicy(CollectionPolicy):
         is_random = torch.rand(time_step.step_type.shape) < self._epsilon  # [B]
 
         def choose(chosen: Tensor, other: Tensor) -> Tensor:
-            mask = is_random.view(-1, *(1,) * (chosen.ndim - 1)).to(chosen.device)
+            mask = expand_dims_as(is_random, chosen).to(chosen.device)
             return torch.where(mask, other.to(chosen.device), chosen)
 
         return nest.map_structure(choose, action, self._random.act(time_step))
@@ -449,9 +450,8 @@ def _without_unused_actions(chunk: Experience, newest: np.ndarray) -> Experience
     """
     unused = chunk.time_step.step_type == StepType.LAST  # [T, B]
     unused = unused | (torch.arange(len(unused))[:, None] == torch.from_numpy(newest))
-
-    def clear(action: Tensor) -> Tensor:
-        mask = unused.view(*unused.shape, *(1,) * (action.ndim - 2))
-        return action.masked_fill(mask, 0)
-
-    return chunk._replace(action=nest.map_structure(clear, chunk.action))
+    action = nest.map_structure(
+        lambda action: action.masked_fill(expand_dims_as(unused, action), 0),
+        chunk.action,
+    )
+    return chunk._replace(action=action)
