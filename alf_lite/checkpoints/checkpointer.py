@@ -238,6 +238,13 @@ class Checkpointer:
         """Whether there is or was any checkpoint, damaged ones included."""
         return any(entry.name.startswith("ckpt-") for entry in self._entries())
 
+    def score_at(self, step: int) -> float | None:
+        """That of the checkpoint of a step; None if there is none, or it has none."""
+        try:
+            return read_info(self._directory / f"ckpt-{step}").best_score
+        except CheckpointError:
+            return None
+
     def has_policies_only(self) -> bool:
         """Whether there are checkpoints, none damaged, but none to continue from."""
         infos = self.list_checkpoints()

@@ -249,6 +249,14 @@ class RunCheckpoints:
         algorithm.raise_late_errors()
         training_state.check_finite(algorithm)
 
+    def would_replace_better(self, run: RunState) -> bool:
+        """Whether a checkpoint of now would take the place of a better policy.
+
+        That is one of a part that was killed. The next iteration has room.
+        """
+        there = self._checkpointer.score_at(run.iterations)
+        return ranks.broadcast_data(_is_better(there, _score_of(run)))
+
     def save_if_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
         """Writes the best policy so far, to be played but not resumed from.
 

@@ -327,7 +327,8 @@ class Trainer:
             if self._must_stop():
                 break  # the last checkpoint is written after the last evaluation
             self._run_directory.lock.check(at_once=False)
-            if self._is_checkpoint_due or self._checkpoint_slot() > slot:
+            is_due = self._is_checkpoint_due or self._checkpoint_slot() > slot
+            if is_due and not self._checkpoints.would_replace_better(self.run):
                 self._is_checkpoint_due = False
                 slot = self._checkpoint_slot()
                 self._save(required=False)

@@ -286,6 +286,17 @@ def test_a_best_policy_of_a_part_that_was_killed_stays_unless_it_comes_again(
     assert run["best_iteration"] == (6 if is_again else None)
 
 
+def test_a_checkpoint_leaves_the_best_policy_of_a_part_that_was_killed(train, tmp_path):
+    config = {"eval_interval": 2, "num_checkpoints": 4, **EVALUATE}
+    train(create_env=Marks([0.0, 1.0, 3.0]), num_iterations=4, **config)
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints")
+    policy = {"algorithm": checkpointer.load(4).state["algorithm"]}
+    checkpointer.save(6, policy, best_score=9.0, resumable=False)
+    train(create_env=Marks([5.0, 2.0]), num_iterations=8, **config)
+    assert checkpointer.load("best", ["algorithm"]).step == 6
+    assert steps_in(tmp_path / "run") == [4, 6, 7, 8]
+
+
 def test_what_was_not_evaluated_is_not_called_the_best(train, tmp_path):
     config = {"eval_interval": 2, **EVALUATE}
     train(create_env=Marks([0.0, 1.0, 3.0]), num_iterations=4, **config)
