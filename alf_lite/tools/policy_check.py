@@ -20,6 +20,7 @@ from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.policies.exported_policy import read_graph
 from alf_lite.tools.policy_graph import NoiseFrom, PolicyGraph, Port
 from alf_lite.utils import random_state
+from alf_lite.utils.device_graphs import as_traced
 
 Nest = Any
 
@@ -223,7 +224,9 @@ def _act_again(watched: Watched) -> list[list[np.ndarray]]:
 
 
 def _act(actor: PredictActor, time_step: TimeStep, noise: list[torch.Tensor]) -> Nest:
-    with NoiseFrom(noise) if noise else contextlib.nullcontext():
+    if not noise:
+        return actor.act(time_step)
+    with NoiseFrom(noise), as_traced("the policy"):  # all of it is drawn, in order
         return actor.act(time_step)
 
 

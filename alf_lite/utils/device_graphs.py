@@ -10,9 +10,10 @@ else there is another graph.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,16 @@ def is_traced() -> bool:
     # In this order: what is compiled does not ask for captures, which would make it
     # compile anew while one is on its way.
     return torch.compiler.is_compiling() or bool(_captures)
+
+
+@contextlib.contextmanager
+def as_traced(name: str) -> Iterator[None]:
+    """In which it is so: what is drawn, and when, does not depend on numbers."""
+    _captures.append(name)
+    try:
+        yield
+    finally:
+        _captures.pop()
 
 
 def check_captures(device: torch.device) -> None:
@@ -141,9 +152,12 @@ class CapturedFunction:
         places = [leaf.detach().clone() for leaf in leaves]
         tensors = ScheduleTensors(self._schedules(), device)
         graph = module.CUDAGraph()
-        _captures.append(self._name)
         try:
-            with schedules_as_tensors(tensors), module.graph(graph):
+            with (
+                as_traced(self._name),
+                schedules_as_tensors(tensors),
+                module.graph(graph),
+            ):
                 outputs = self._function(nest.pack_sequence_as(inputs, places))
         except (RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(
@@ -151,8 +165,6 @@ class CapturedFunction:
                 f"{_why(error)}. It must not read numbers of tensors, nor copy any "
                 "from the host. Leave cuda_graphs out."
             ) from error
-        finally:
-            _captures.pop()
         return _Graph(graph, places, tensors, outputs)
 
 

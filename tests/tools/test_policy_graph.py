@@ -267,8 +267,9 @@ def test_no_switch_of_gradients_is_in_a_graph(monkeypatch):
     assert torch._C._set_grad_enabled not in called
 
 
-def test_sampled_actions_follow_from_the_noise(tmp_path):
-    policy, env = KINDS["mixed SAC"].build()
+@pytest.mark.parametrize("kind", ["mixed SAC", "agent"])  # which draws goals, too
+def test_sampled_actions_follow_from_the_noise(kind, tmp_path):
+    policy, env = KINDS[kind].build()
     policy.predict_epsilon = 1.0
     graph = PolicyGraph(policy, env.recorded_values)
     assert {port.role for port in graph.inputs} >= {"noise"}
