@@ -137,9 +137,8 @@ def _write(values: FlagValues, env: Environment, collection: Collection) -> None
     """Writes what was collected and says what to do with it."""
     from alf_lite.datasets.writing import write_source
 
-    buffer = collection.to_buffer()
-    write_source(buffer, env, values.output, values.format)
-    recorded_steps_flags.tell_written(values, buffer)
+    write_source(collection.to_buffer(), env, values.output, values.format)
+    recorded_steps_flags.tell_written(values)
 
 
 def _write_part(values: FlagValues, env: Environment, collection: Collection) -> None:

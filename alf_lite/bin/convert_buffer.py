@@ -65,7 +65,7 @@ def convert_buffer(values: FlagValues) -> int:
             **given,
         )
         write_source(buffer, env, values.output, values.format)
-    recorded_steps_flags.tell_written(values, buffer)
+    recorded_steps_flags.tell_written(values)
     return 0
 
 

@@ -14,7 +14,6 @@ from alf_lite.tools.invocation import invocation
 
 if TYPE_CHECKING:
     from alf_lite.environments.environment import Environment
-    from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 
 
 # The environment: --conf, --env and --gin_param
@@ -117,12 +116,13 @@ def check_output(values: FlagValues) -> None:
     writing.check_output(values.output, values.format)
 
 
-def tell_written(values: FlagValues, buffer: ReplayBuffer) -> None:
-    """Prints what was written and what to do with it; with --json, its statistics."""
-    from alf_lite.datasets.replay_sources import BufferSource
+def tell_written(values: FlagValues) -> None:
+    """Prints what is in the output, and what to do with it."""
+    from alf_lite.datasets.formats import open_source
     from alf_lite.tools import report, step_statistics
 
-    statistics = step_statistics.summarize(BufferSource(buffer))
+    # Read from there: formats differ in what they say of ends and environments.
+    statistics = step_statistics.summarize(open_source(values.output, verify=False))
     source = json.dumps(values.output, ensure_ascii=False)
     setting = shlex.quote(f"TrainerConfig.offline_buffer_dir = {source}")
     train = f"{invocation('train')} --conf=CONF --root_dir=RUN --gin_param={setting}"

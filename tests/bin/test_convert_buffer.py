@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from alf_lite.bin import collect, convert_buffer
+from alf_lite.bin import collect, convert_buffer, inspect_buffer
 from alf_lite.config import files as config_files
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
@@ -63,6 +63,22 @@ def test_where_the_recording_ended_the_episode_stays_open(recorded, tmp_path, ca
         assert np.flatnonzero(written["cut_off"]).tolist() == [
             len(written["reward"]) - 1
         ]
+
+
+@pytest.mark.parametrize("output", ["a.npz", "a-v0", "a.replay"])
+def test_what_is_told_of_the_output_is_what_is_in_it(
+    recorded, tmp_path, capsys, output
+):
+    formats = {"a.npz": "npz", "a-v0": "minari", "a.replay": "alf_lite"}
+    if output == "a-v0":
+        pytest.importorskip("minari")
+        pytest.importorskip("h5py")
+    path = str(tmp_path / output)
+    cut = ["--max_length=240", f"--output={path}", f"--format={formats[output]}"]
+    told = result_of(capsys, recorded, ENV, *cut)
+    config_files.reset()
+    assert inspect_buffer.main([path, "--json"]) == 0
+    assert told == json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
 def test_the_newest_steps_are_taken_on_demand(recorded, tmp_path, capsys):
