@@ -424,7 +424,8 @@ class Trainer:
         if self._fraction() == 1.0 and self.algorithm.num_updates == 0:
             _logger.warning(
                 "Nothing was trained: the run had %d environment steps, and training "
-                "waits for initial_collect_steps=%d. Run longer, or collect less.",
+                "waits for initial_collect_steps=%d and for all windows of an "
+                "iteration (SamplingOptions). Run longer, or collect less.",
                 self.run.env_steps,
                 self.config.initial_collect_steps,
             )

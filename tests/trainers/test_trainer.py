@@ -75,6 +75,7 @@ def test_a_run_that_trains_nothing_says_so(train, caplog):
         assert train(initial_collect_steps=100, **config).num_updates == 0
     (record,) = caplog.records
     assert "steps, and training waits for initial_collect_steps=100" in record.message
+    assert "and for all windows of an iteration" in record.message
 
 
 def test_progress_reaches_one_and_follows_the_iterations(make_trainer):
