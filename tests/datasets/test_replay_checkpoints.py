@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
@@ -254,6 +255,15 @@ def test_actions_beyond_the_bounds_count_as_executed(tmp_path, caplog):
     # Those of a mapped file stay as they are.
     load_replay_buffer(file, make_env(), memory_map=True)
     assert "time_step.prev_action has numbers outside of its bounds" in caplog.text
+
+
+@pytest.mark.parametrize("num_steps", [10, 12])  # of each environment 10
+def test_observations_of_other_units_are_warned_of(tmp_path, caplog, num_steps):
+    file = save(recorded_buffer(num_steps, 10), tmp_path / "a.replay")
+    load_replay_buffer(file, make_env(spaces.Box(0.0, 111.0005, (1,))))
+    assert "other units" not in caplog.text
+    load_replay_buffer(file, make_env(spaces.Box(0.0, 1.0, (1,))))
+    assert "observation is outside of the bounds" in caplog.text
 
 
 def test_only_buffers_of_the_same_types_are_mapped(tmp_path):
