@@ -223,28 +223,30 @@ def spec_bounds(source: Source, env: Environment) -> dict[str, Bounds]:
         env: that it is said to be of.
 
     Raises:
-        DataError: if its fields have other shapes.
+        DataError: if its fields are not there, or have other shapes.
     """
     values = env.recorded_values if source.is_in_environment_units else None
     observations = values.observations if values is not None else {}
     actions = values.actions if values is not None else {}
     bounds = {}
+    kinds = {field_kind(field) for field in source.fields}
     for name, specs, leaves in (
         ("observation", env.observation_spec, observations),
         ("action", env.action_spec, actions),
         ("prev_action", env.action_spec, actions),
     ):
-        for path, spec in nest.flatten_with_path(specs):
+        for path, spec in nest.flatten_with_path(specs) if name in kinds else ():
             keys = tuple(path_parts(path))
             field = join_path(name, *keys)
-            if field in source.fields and isinstance(spec, BoundedTensorSpec):
-                bounds[field] = low, _ = _bounds(spec, leaves.get(keys))
-                found = source.fields[field].shape
-                if np.shape(low) not in ((), found):
-                    raise DataError(
-                        f"{source.name}: {field} has the shape {found}, in {env.name} "
-                        f"{np.shape(low)}. Name the environment of the steps."
-                    )
+            found = source.fields.get(field)
+            if found is None or found.shape != tuple(spec.shape):
+                has = "is missing" if found is None else f"has the shape {found.shape}"
+                raise DataError(
+                    f"{source.name}: {field} {has}, in {env.name} it has "
+                    f"{tuple(spec.shape)}. Name the environment of the steps."
+                )
+            if isinstance(spec, BoundedTensorSpec):
+                bounds[field] = _bounds(spec, leaves.get(keys))
     return bounds
 
 

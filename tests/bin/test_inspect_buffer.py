@@ -107,10 +107,19 @@ def test_values_are_compared_with_the_bounds_of_the_environment(
     ]
 
 
-def test_an_environment_of_other_shapes_is_an_error_in_a_line(episodes, capsys):
-    exit_code = inspect_buffer.main([str(episodes), "--env=MountainCarContinuous-v0"])
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("MountainCarContinuous-v0", "observation has the shape (3,), in"),
+        # Of one number, and of parts.
+        ("FrozenLake-v1", "observation has the shape (3,), in"),
+        ("Blackjack-v1", "observation/0 is missing, in Blackjack-v1 it has ()"),
+    ],
+)
+def test_another_environment_is_an_error_in_a_line(episodes, capsys, env, message):
+    exit_code = inspect_buffer.main([str(episodes), f"--env={env}"])
     assert exit_code == DataError.exit_code
-    assert "observation has the shape (3,), in" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_several_sources_are_told_together_and_one_by_one(episodes, tmp_path, capsys):
