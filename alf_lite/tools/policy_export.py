@@ -22,6 +22,7 @@ from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
 from alf_lite.checkpoints.files import check_is_new, new_output
 from alf_lite.config import TrainerConfig, bindings
 from alf_lite.config import files as config_files
+from alf_lite.config.bindings import evaluation_scope
 from alf_lite.environments import env_ids
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
@@ -176,7 +177,7 @@ def _build(
     config = run_policy.read_run_config(root_dir, gin_params, asks, config)
     loaded = run_policy.load_policy_checkpoint(root_dir, checkpoint)
     config = dataclasses.replace(config, device="cpu")
-    with config_files.gin_errors():
+    with config_files.gin_errors(), evaluation_scope():  # that of training may need it
         try:
             env = create_env(num_parallel_environments=2, seed=seed)
         except ConfigError:  # it may be that there is another number of them only
@@ -282,9 +283,13 @@ def _time_limit(env: Environment) -> int | None:
 
     A program that makes an environment by itself would not know it, and never end.
     """
+    bound = bindings.bound_value(create_environment, "max_episode_steps")
     if env.created_with is None:
-        return bindings.bound_value(create_environment, "max_episode_steps") or None
+        return bound or None
     limit, name = (env.created_with[key] for key in ("max_episode_steps", "env_name"))
+    with evaluation_scope():
+        if bindings.bound_value(create_environment, "max_episode_steps") != bound:
+            limit = bound  # the one of evaluations is another
     if limit is None and env.created_with["env_ctor"] is None:
         with contextlib.suppress(ConfigError):
             limit = env_ids.find_spec(name).max_episode_steps

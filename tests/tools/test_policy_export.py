@@ -8,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gin
 import gymnasium
 import pytest
 import torch
 
 import alf_lite
 from alf_lite.bin import export
+from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError, ExportError
 from alf_lite.policies.exported_policy import ExportedPolicy
 from alf_lite.tools import policy_export
@@ -57,6 +59,27 @@ def test_environment_need_not_be_installed(trained, tmp_path):
     assert result.checkpoint == checkpoint
     specs = json.loads((tmp_path / "policy" / "policy.json").read_text())
     assert specs["max_episode_steps"] == 7
+
+
+def test_what_is_stepped_is_as_evaluations_have_it(trained, tmp_path):
+    # That of training may need the rest of the training, as games against snapshots do
+    scopes = []
+
+    def create(**kwargs):
+        scopes.append(gin.current_scope())
+        return create_environment(**kwargs)
+
+    alf_lite.export_policy(
+        trained,
+        tmp_path / "policy",
+        file_format="torch",
+        num_steps=2,
+        gin_params=["evaluation/create_environment.max_episode_steps = 9"],
+        create_env=create,
+    )
+    assert scopes == [["evaluation"]]
+    specs = json.loads((tmp_path / "policy" / "policy.json").read_text())
+    assert specs["max_episode_steps"] == 500
 
 
 def test_policy_that_differs_is_refused(trained, tmp_path, monkeypatch, capsys):
