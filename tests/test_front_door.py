@@ -776,6 +776,17 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
         alf_lite.Trainer(trained, tmp_path / "run").train()
 
 
+@pytest.mark.parametrize("num_before", [2, 4])
+def test_what_was_trained_by_hand_may_be_the_best(tmp_path, num_before):
+    settings = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 1}
+    algorithm = make(num_iterations=4, **settings)
+    own_loop(algorithm, num_before)
+    result = alf_lite.Trainer(algorithm, tmp_path / "run").train()
+    assert result.iterations == 4
+    assert result.best_score is not None
+    alf_lite.load_policy(tmp_path / "run", "best")
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [

@@ -261,10 +261,14 @@ class RunCheckpoints:
         """Writes the best policy so far, to be played but not resumed from.
 
         Resuming from it would not repeat the uninterrupted run, whose environments go
-        on undisturbed by an evaluation.
+        on undisturbed by an evaluation. If the last checkpoint is of now, it is said to
+        hold it.
         """
         score = _score_of(run)
         if score is None or not self._is_kept or not ranks.is_first:
+            return
+        if self._last_iteration == run.iterations:
+            self.mark_if_best(run)
             return
         with self._uninterrupted():
             self._check(algorithm)

@@ -313,7 +313,7 @@ class Trainer:
         slot = self._checkpoint_slot()
         if self._evaluations.is_due(self.run):
             self._evaluate(is_final=self._fraction() == 1.0)
-            self._checkpoints.mark_if_best(self.run)
+            self._checkpoints.save_if_best(self.algorithm, self.run)
         if self._must_stop():
             return
         # Ranks agree once in an iteration; alone, a signal may come at any time.
