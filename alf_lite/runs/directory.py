@@ -8,7 +8,6 @@ import logging
 import os
 import re
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from alf_lite.border import (
@@ -134,12 +133,7 @@ class RunDirectory:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     @property

@@ -6,7 +6,6 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -97,20 +96,10 @@ class VideoFile:
     def __enter__(self) -> VideoFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._closing.__exit__(kind, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        self._closing.__exit__(*error)
 
-    def _close(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _close(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is not None:
             with contextlib.suppress(OSError):  # after another one
                 self._writer.close()

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn
 
 from alf_lite.utils.interruption import interruption
@@ -193,12 +193,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.uninstall()
         end = self.usual_end()
         if end is None or error is None:
