@@ -149,12 +149,7 @@ class ProcessPool(WorkerPool[_ProcessWorker]):
         options = self._options
         description = self._introduce(worker, content)
         if worker.slots is None:
-            slots = UnrollSlots(
-                description.rows,
-                options.slots_per_worker,
-                options.unroll_length,
-                options.bootstrap,
-            )
+            slots = options.make_slots(description.rows, options.slots_per_worker)
             worker.descriptor = slots.create(options.num_workers)
             self._descriptors.append(worker.descriptor)
             worker.slots = slots

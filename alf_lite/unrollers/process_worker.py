@@ -14,7 +14,6 @@ from alf_lite.processes.child_main import Parent, StopRequested
 from alf_lite.unrollers.unroll_worker import UnrollWorker, WorkerSettings
 from alf_lite.unrollers.worker_memory import (
     ParameterStore,
-    UnrollSlots,
     control_memory,
 )
 from alf_lite.utils.threads import set_num_threads
@@ -56,12 +55,7 @@ def _serve(worker: UnrollWorker, settings: WorkerSettings, trainer: Parent) -> N
     description = worker.begin_episodes()
     trainer.send(READY + bytes(reduction.ForkingPickler.dumps(description)))
     options = settings.options
-    slots = UnrollSlots(
-        description.rows,
-        options.slots_per_worker,
-        options.unroll_length,
-        options.bootstrap,
-    )
+    slots = options.make_slots(description.rows, options.slots_per_worker)
     while True:
         message = trainer.receive()
         if message[:1] == ATTACH:

@@ -308,9 +308,7 @@ class RayPool(WorkerPool[_RayWorker]):
         description = self._introduce(worker, content)
         num_slots = options.slots_per_worker
         for _ in range(num_slots - len(worker.slots)):
-            slot = UnrollSlots(
-                description.rows, 1, options.unroll_length, options.bootstrap
-            )
+            slot = options.make_slots(description.rows, 1)
             slot.create_here(options.num_workers * num_slots)
             worker.slots.append(slot)
 

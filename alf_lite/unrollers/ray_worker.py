@@ -18,7 +18,7 @@ from torch import Tensor
 from alf_lite.processes.child_main import last_words
 from alf_lite.processes.shared_memory import SharedMemory
 from alf_lite.unrollers.unroll_worker import UnrollWorker, WorkerSettings
-from alf_lite.unrollers.worker_memory import UnrollSlots, flat_parameters
+from alf_lite.unrollers.worker_memory import flat_parameters
 from alf_lite.utils.threads import set_num_threads
 
 # Groups of calls: what works in the environments, what is heard meanwhile, and a call
@@ -92,9 +92,7 @@ class RayWorker:
                 settings, self._parameters.read, self._heartbeat, self._stop
             )
             description = self._worker.begin_episodes()
-            self._slot = UnrollSlots(
-                description.rows, 1, options.unroll_length, options.bootstrap
-            )
+            self._slot = options.make_slots(description.rows, 1)
             self._slot.create_here()
         except BaseException as error:  # SystemExit and the like must be said, too
             return last_words(error), b"", 0, None

@@ -22,7 +22,7 @@ from alf_lite.processes.child_main import StopRequested
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import ActingPolicy, PreallocatedRows
-from alf_lite.unrollers.worker_memory import RowSpecs, row_specs
+from alf_lite.unrollers.worker_memory import RowSpecs, UnrollSlots, row_specs
 from alf_lite.utils import random_state
 from alf_lite.utils.devices import moved
 
@@ -90,6 +90,10 @@ class PoolOptions(NamedTuple):
     timeout_seconds: float  # without a step of a worker that has something to do
     max_restarts: int  # of all workers together
     first_worker: int = 0  # of this rank, among those of all ranks
+
+    def make_slots(self, rows: RowSpecs, num_slots: int) -> UnrollSlots:
+        """What so many unrolls of one worker are written to, when it has memory."""
+        return UnrollSlots(rows, num_slots, self.unroll_length, self.bootstrap)
 
 
 class WorkerSettings(NamedTuple):
