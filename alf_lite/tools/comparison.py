@@ -103,11 +103,7 @@ def _scores(
     found: dict[str, dict[str, np.ndarray]] = {}
     steps_in: dict[str, list[int]] = {}  # environment -> at the ends of all runs
     for group in groups:
-        curves = run_groups.finite_curves(group, tag)
-        if len(curves) < len(group.runs):
-            missing = len(group.runs) - len(curves)
-            of = f"{missing} of {len(group.runs)} runs of {group.label}"
-            notes.append(f"{of} have no {tag}.")
+        curves = run_groups.finite_curves(group, tag, notes)
         if curves:
             ends = [c.values[np.isfinite(c.values)][-last:].mean() for c in curves]
             found.setdefault(group.label, {})[group.environment] = np.array(ends)

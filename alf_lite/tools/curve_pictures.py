@@ -85,11 +85,7 @@ def _panels(
     }[values.statistic]
     panels: dict[str, Panel] = {}
     for group in groups:
-        curves = run_groups.finite_curves(group, tag)
-        if len(curves) < len(group.runs):
-            missing = len(group.runs) - len(curves)
-            of = f"{missing} of {len(group.runs)} runs of {group.label}"
-            notes.append(f"{of} have no {tag}.")
+        curves = run_groups.finite_curves(group, tag, notes)
         if not curves:
             continue
         aligned = run_groups.align(curves, axis, values.smooth)

@@ -338,10 +338,17 @@ def reached_at(
     return float(aligned.x[is_there.argmax()]) if is_there.any() else None
 
 
-def finite_curves(group: Group, tag: str) -> list[Curve]:
-    """The curves of the runs that have one, each up to the end of its run."""
+def finite_curves(group: Group, tag: str, notes: list[str]) -> list[Curve]:
+    """The curves of the runs that have one, each up to the end of its run.
+
+    A line is added to ``notes`` if some have none.
+    """
     found = [_to_the_end(run.curves, tag) for run in group.runs if tag in run.curves]
-    return [curve for curve in found if np.isfinite(curve.values).any()]
+    finite = [curve for curve in found if np.isfinite(curve.values).any()]
+    if missing := len(group.runs) - len(finite):
+        of = f"{missing} of {len(group.runs)} runs of {group.label}"
+        notes.append(f"{of} have no {tag}.")
+    return finite
 
 
 def _to_the_end(curves: Curves, tag: str) -> Curve:
