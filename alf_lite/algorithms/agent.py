@@ -257,8 +257,7 @@ def _check_tells_policy(owner: str, rl: RLAlgorithm) -> None:
     if not rl.tells_action_distribution:
         raise ConfigError(
             f"{owner}.entropy_target_ctor: {type(rl).__name__} tells no "
-            "action_distribution in training. Use an algorithm with a stochastic "
-            "policy that is trained on-policy, such as PPOAlgorithm; SacAlgorithm has "
-            "a temperature of its own. An algorithm of yours says "
+            "action_distribution in training. Use one with a stochastic policy that is "
+            "trained on-policy, such as PPOAlgorithm. One of yours says "
             "tells_action_distribution = True if the info of its train_step has it."
         )

@@ -266,11 +266,9 @@ class HindsightExperienceTransformer(ReplayTransformer):
             i = int(differs.int().argmax())
             _logger.warning(
                 "HindsightExperienceTransformer: at %d of %d steps the reward function "
-                "gives another reward for the goal that was meant than the one that "
-                "was recorded, such as %s in place of %s. Rewards for new goals do not "
-                "fit the others then. Wrappers that change rewards, such as "
-                "ActionRepeat, are not asked: leave them out, or bind "
-                "HindsightExperienceTransformer.reward_function.",
+                "gives another reward for the goal that was meant than was recorded, "
+                "such as %s in place of %s. Wrappers that change rewards, such as "
+                "ActionRepeat, are not asked: leave them out, or bind reward_function.",
                 num_different,
                 num_steps,
                 computed[i].tolist(),

@@ -141,10 +141,8 @@ class DevicePrioritySampler(UniformSampler):
         self._is_wrong.clear()  # whoever goes on all the same shall be able to
         raise ValueError(
             "priorities must be finite and not negative: in one of the last updates "
-            "they were not. Use |δ|, and look for a loss that diverges. No priority "
-            "was changed by that update or by a later one. "
-            "PriorityOptions.on_device=False says at once which, and waits for the "
-            "device each time."
+            "they were not, since when none was changed. Use |δ|, and look for a loss "
+            "that diverges. PriorityOptions.on_device=False says at once which."
         )
 
     def sync(self, collected_in: int | None = None) -> None:

@@ -14,6 +14,11 @@ from alf_lite.replay_buffers.priority_options import PriorityOptions, check_opti
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 
+_DRAW_LESS = (
+    "Lower TrainerConfig.mini_batch_size, updates_per_draw or "
+    "num_updates_per_train_iter"
+)
+
 
 class ReplayOptions:
     """The options of the buffer, read before it is known what is stored.
@@ -118,10 +123,7 @@ class ReplayOptions:
             )
             raise ConfigError(
                 f"{what}: {needed} windows are needed at once, but with {limit} there "
-                f"are never more than {available}. Take smaller batches "
-                "(TrainerConfig.mini_batch_size), fewer at once "
-                "(TrainerConfig.updates_per_draw, num_updates_per_train_iter), or "
-                "raise that limit."
+                f"are never more than {available}. {_DRAW_LESS}, or raise that limit."
             )
         num_recent = math.ceil(needed * sampling.recent_data_ratio)
         recent = sampling.recent_data_steps * num_environments
@@ -163,9 +165,7 @@ class ReplayOptions:
             raise ConfigError(
                 "SamplingOptions.with_replacement=False: "
                 f"{config.offline_sources[index - 1]} has {there} windows, but "
-                f"{needed} different ones are drawn at once. Take smaller batches "
-                "(TrainerConfig.mini_batch_size), fewer at once "
-                "(TrainerConfig.updates_per_draw, num_updates_per_train_iter), or draw "
+                f"{needed} different ones are drawn at once. {_DRAW_LESS}, or draw "
                 "with replacement."
             )
 

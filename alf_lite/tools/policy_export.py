@@ -199,8 +199,8 @@ def _check(
             f"the exported policy ({name}) acts otherwise than that of the run: "
             f"{comparison.worst} differs by {comparison.largest_difference:.3g} of its "
             f"range, more than the tolerance of {tolerance:g}, on {observations}. "
-            "Nothing was written. A policy that reads the reward or earlier actions, "
-            "or keeps what it remembers in attributes, cannot be exported."
+            "Nothing was written. What reads rewards or earlier actions, or remembers "
+            "in attributes, cannot be exported."
         )
 
 

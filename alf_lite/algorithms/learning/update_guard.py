@@ -90,9 +90,7 @@ class UpdateGuard:
         self._diverged.clear()  # whoever goes on all the same shall be able to
         raise DivergedError(
             f"{name}: the loss or a gradient was not finite in one of the last "
-            f"{2 * self._interval} updates. Likely causes: a too large learning rate, "
-            "unscaled rewards or observations, no gradient clipping. No parameter was "
-            "changed by that update or by a later one. "
-            "TrainerConfig.check_finite_interval = 1 looks at each and says what was "
-            "not finite, and waits for the device each time."
+            f"{2 * self._interval} updates; none since has changed a parameter. Likely "
+            "causes: a too large learning rate, unscaled rewards or observations, no "
+            "gradient clipping. TrainerConfig.check_finite_interval = 1 says which."
         )
