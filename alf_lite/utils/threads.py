@@ -33,20 +33,20 @@ def is_single_threaded() -> bool:
 class _OpenBlas:
     """The library that numpy multiplies matrices with, if it brought it along."""
 
-    def __init__(self, functions: Any) -> None:
-        self.set_num_threads: Callable[[int], None]
-        self.get_num_threads: Callable[[], int]
-        self.set_num_threads = functions.scipy_openblas_set_num_threads64_
-        self.get_num_threads = functions.scipy_openblas_get_num_threads64_
+    def __init__(self, functions: Any, prefix: str) -> None:
+        name = f"{prefix}openblas_%s_num_threads64_"
+        self.set_num_threads: Callable[[int], None] = getattr(functions, name % "set")
+        self.get_num_threads: Callable[[], int] = getattr(functions, name % "get")
 
 
 @functools.cache
 def _openblas() -> _OpenBlas | None:
     package = Path(np.__file__).parent
     for folder in (package.with_name("numpy.libs"), package / ".dylibs"):
-        for path in folder.glob("libscipy_openblas64_*"):
-            try:
-                return _OpenBlas(ctypes.CDLL(str(path)))
-            except (OSError, AttributeError):
-                continue
+        for prefix in ("scipy_", ""):  # of numpy 2, of numpy 1
+            for path in folder.glob(f"lib{prefix}openblas64_*"):
+                try:
+                    return _OpenBlas(ctypes.CDLL(str(path)), prefix)
+                except (OSError, AttributeError):
+                    continue
     return None
