@@ -53,7 +53,8 @@ class Flag(NamedTuple):
         elif kind in (int, float):
             options = {"lower_bound": self.low, "upper_bound": self.high}
         text = self.help
-        if self.default not in (None, False, []):
+        # Of a number 0 is a default, too, though it equals False.
+        if self.default not in (None, []) and self.default is not False:
             text += f" Default: {self.default}."
         define(self.name, self.default, help=text, flag_values=values, **options)
         if kind is float:

@@ -167,6 +167,12 @@ def test_help_shows_our_flags_only(capsys, flag):
     )
 
 
+def test_help_says_a_default_of_zero():
+    text = program.help_text(play.PROGRAM)
+    assert "Seed of the environments and the sampling. Default: 0.\n" in text
+    assert "False" not in text
+
+
 @pytest.mark.parametrize("module", [train, play, verify_checkpoint])
 def test_help_of_the_programs_fits_a_terminal(module):
     lines = program.help_text(module.PROGRAM).splitlines()
