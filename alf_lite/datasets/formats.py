@@ -45,6 +45,9 @@ def open_source(path: str | Path, *, verify: bool = True) -> Source:
 
 
 def _open(path: str, verify: bool) -> Source:
+    # Of a variable that is not set: Path takes nothing for this directory.
+    if path in ("", minari_datasets.PREFIX):
+        raise DataError(f"{path!r} names no source of recorded steps")
     if path.startswith(minari_datasets.PREFIX):
         directory = minari_datasets.find(path.removeprefix(minari_datasets.PREFIX))
         return minari_datasets.MinariDataset(directory)

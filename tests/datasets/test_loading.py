@@ -26,6 +26,13 @@ def bad_episodes(tmp_path):
     return str(tmp_path)
 
 
+@pytest.mark.parametrize("path", ["", "minari:"])
+def test_no_path_is_not_this_directory(bad_episodes, monkeypatch, path):
+    monkeypatch.chdir(bad_episodes)
+    with pytest.raises(DataError, match=f"'{path}' names no source"):
+        load_replay_buffer(path, make_env(), 3)
+
+
 def test_bad_numbers_are_named_with_their_places(bad_episodes):
     with pytest.raises(DataError) as error:
         load_replay_buffer(bad_episodes, make_env())
