@@ -9,16 +9,10 @@ import torch
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.data_structures import StepType, TimeStep
-from alf_lite.networks.actor_networks import (
-    ActorNetwork,
-    SquashedActorNetwork,
-)
+from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
-from tests.replayed_steps import (
-    BOX,
-    OBSERVATION,
-)
+from tests.replayed_steps import BOX, OBSERVATION
 
 GAMMA = 0.9
 
@@ -26,7 +20,7 @@ Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
 Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
 
 
-def make(cls=SacAlgorithm, action_spec=BOX, **kwargs):
+def make(cls=SacAlgorithm, action_spec=BOX, *, spread: float = 0.3, **kwargs):
     """With random parameters, so that no two networks agree."""
     torch.manual_seed(0)
     actor = Actor
@@ -37,13 +31,14 @@ def make(cls=SacAlgorithm, action_spec=BOX, **kwargs):
         "actor_network_ctor": actor,
         "critic_network_ctor": Critic,
         "optimizer": Adam(lr=3e-3),
+        "observation_spec": OBSERVATION,
         **kwargs,
     }
-    algorithm = cls(OBSERVATION, action_spec, **arguments)
+    algorithm = cls(action_spec=action_spec, **arguments)
     with torch.no_grad():
         for name, parameter in algorithm.named_parameters():
-            if "temperature" not in name:
-                parameter.add_(0.3 * torch.randn_like(parameter))
+            if "alpha" not in name:
+                parameter.add_(spread * torch.randn_like(parameter))
     return algorithm
 
 

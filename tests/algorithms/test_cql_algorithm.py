@@ -15,46 +15,24 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
-from alf_lite.networks.actor_networks import SquashedActorNetwork
-from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec
+from tests.algorithms import actor_critics
 from tests.replayed_steps import (
     BOX,
     CHOICE,
     FIRST,
     LAST,
-    OBSERVATION,
     info_of,
     update,
     windows,
 )
 
 LINE = BoundedTensorSpec((1,), torch.float32, -1, 1)
-GAMMA = 0.9
-
-Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
-Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
 
 
-def make(action_spec=BOX, cls=CqlAlgorithm, *, spread: float = 0.3, **kwargs):
-    """With random parameters, so that no two networks agree."""
-    arguments = {
-        "gamma": GAMMA,
-        "actor_network_ctor": Actor,
-        "critic_network_ctor": Critic,
-        "initial_alpha": 0.3,
-        "optimizer": Adam(lr=3e-3),
-        "observation_spec": OBSERVATION,
-        **kwargs,
-    }
-    torch.manual_seed(0)
-    algorithm = cls(action_spec=action_spec, **arguments)
-    with torch.no_grad():
-        for name, parameter in algorithm.named_parameters():
-            if "network" in name:
-                parameter.add_(spread * torch.randn_like(parameter))
-    return algorithm
+def make(action_spec=BOX, cls=CqlAlgorithm, **kwargs):
+    return actor_critics.make(cls, action_spec, initial_alpha=0.3, **kwargs)
 
 
 def evaluation(algorithm, observation: Tensor, values: Tensor | None = None):
@@ -153,7 +131,9 @@ def test_actions_that_were_never_seen_are_worth_less():
         make,
         LINE,
         spread=0.0,
-        critic_network_ctor=functools.partial(Critic, joint_fc_layer_params=(64,)),
+        critic_network_ctor=functools.partial(
+            actor_critics.Critic, joint_fc_layer_params=(64,)
+        ),
     )
     algorithms = {
         "sac": learner(cls=SacAlgorithm, optimizer=Adam(lr=1e-2)),

@@ -11,14 +11,12 @@ from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
-from alf_lite.networks.actor_networks import ActorNetwork
-from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec
+from tests.algorithms import actor_critics
 from tests.replayed_steps import (
     BOX,
     MID,
-    OBSERVATION,
     batch_of,
     info_of,
     update,
@@ -26,27 +24,7 @@ from tests.replayed_steps import (
 )
 
 NESTED = {"b": BOX, "a": BoundedTensorSpec((), torch.float32, -1, 1)}
-GAMMA = 0.9
-
-Actor = functools.partial(ActorNetwork, fc_layer_params=(16,))
-Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
-
-
-def make(cls=DdpgAlgorithm, action_spec=BOX, *, spread: float = 0.3, **kwargs):
-    """With random parameters, so that no two networks agree."""
-    arguments = {
-        "gamma": GAMMA,
-        "actor_network_ctor": Actor,
-        "critic_network_ctor": Critic,
-        "optimizer": Adam(lr=3e-3),
-        **kwargs,
-    }
-    torch.manual_seed(0)
-    algorithm = cls(OBSERVATION, action_spec, **arguments)
-    with torch.no_grad():
-        for parameter in algorithm.parameters():
-            parameter.add_(spread * torch.randn_like(parameter))
-    return algorithm
+make = functools.partial(actor_critics.make, DdpgAlgorithm)
 
 
 def scaled(action: torch.Tensor) -> torch.Tensor:

@@ -10,45 +10,21 @@ from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.action_vectors import Entropies
-from alf_lite.networks.actor_networks import SquashedActorNetwork
-from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import TensorSpec
+from tests.algorithms import actor_critics
 from tests.replayed_steps import (
     BOX,
     CHOICE,
     FIRST,
     LAST,
-    OBSERVATION,
     batch_of,
     info_of,
     update,
     windows,
 )
 
-GAMMA = 0.9
-
-Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
-Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
-
-
-def sac(action_spec=BOX, *, spread: float = 0.3, **kwargs) -> SacAlgorithm:
-    """With random parameters, so that no two networks agree."""
-    arguments = {
-        "gamma": GAMMA,
-        "actor_network_ctor": Actor,
-        "critic_network_ctor": Critic,
-        "initial_alpha": 0.3,
-        "optimizer": Adam(lr=3e-3),
-        **kwargs,
-    }
-    torch.manual_seed(0)
-    algorithm = SacAlgorithm(OBSERVATION, action_spec, **arguments)
-    with torch.no_grad():
-        for name, parameter in algorithm.named_parameters():
-            if "temperature" not in name:
-                parameter.add_(spread * torch.randn_like(parameter))
-    return algorithm
+sac = functools.partial(actor_critics.make, SacAlgorithm, initial_alpha=0.3)
 
 
 def test_the_weights_of_the_reward_decide_what_the_actor_wants():

@@ -12,44 +12,21 @@ from alf_lite.algorithms.parts.return_heads import QuantileHead
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm, compare_through
 from alf_lite.data_structures import TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.networks.actor_networks import SquashedActorNetwork
-from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
-from alf_lite.optimizers.optimizers import Adam
+from tests.algorithms import actor_critics
 from tests.replayed_steps import (
     BOX,
     CHOICE,
     FIRST,
     MID,
-    OBSERVATION,
     info_of,
     windows,
 )
 
-GAMMA, ALPHA = 0.9, 0.3
+ALPHA = 0.3
 T, B = 5, 5
 
-Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
-Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
-
-
-def taac(action_spec=BOX, **kwargs) -> TaacAlgorithm:
-    """With random parameters, so that no two networks agree."""
-    torch.manual_seed(0)
-    arguments = {
-        "gamma": GAMMA,
-        "actor_network_ctor": Actor,
-        "critic_network_ctor": Critic,
-        "initial_alpha": ALPHA,
-        "optimizer": Adam(lr=3e-3),
-        **kwargs,
-    }
-    algorithm = TaacAlgorithm(OBSERVATION, action_spec, **arguments)
-    with torch.no_grad():
-        for name, parameter in algorithm.named_parameters():
-            if "temperature" not in name:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return algorithm
+taac = functools.partial(actor_critics.make, TaacAlgorithm, initial_alpha=ALPHA)
 
 
 # Compare-through
@@ -224,7 +201,9 @@ def test_what_acts_is_built_for_evaluation_and_loaded(tmp_path):
 def test_what_it_cannot_do_is_refused():
     with pytest.raises(ValueError, match="Use SacAlgorithm for boxes with bounds"):
         taac(CHOICE)
-    memory = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
+    memory = functools.partial(
+        actor_critics.Actor, encoding_network_ctor=GRUEncodingNetwork
+    )
     with pytest.raises(ConfigError, match="networks with memory are not implemented"):
         taac(actor_network_ctor=memory)
     with pytest.raises(ConfigError, match=r"TaacAlgorithm\.n_step"):

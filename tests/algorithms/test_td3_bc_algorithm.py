@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import functools
-
 import pytest
 import torch
 
@@ -12,45 +10,26 @@ from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm, Td3BcInfo
 from alf_lite.data_structures import TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.networks.actor_networks import ActorNetwork
-from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from tests.algorithms import actor_critics
 from tests.replayed_steps import (
     BOX,
     FIRST,
     LAST,
     MID,
-    OBSERVATION,
     info_of,
     update,
     windows,
 )
 
 LINE = BoundedTensorSpec((1,), torch.float32, -1, 1)
-GAMMA = 0.9
-
-Actor = functools.partial(ActorNetwork, fc_layer_params=(16,))
-Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
 
 
-def make(cls=Td3BcAlgorithm, action_spec=BOX, *, spread: float = 0.3, **kwargs):
-    """With random parameters, and an update of the actor at every step."""
-    arguments = {
-        "gamma": GAMMA,
-        "actor_network_ctor": Actor,
-        "critic_network_ctor": Critic,
-        "actor_update_period": 1,
-        "target_noise_std": 0.0,
-        "optimizer": Adam(lr=3e-3),
-        **kwargs,
-    }
-    torch.manual_seed(0)
-    algorithm = cls(OBSERVATION, action_spec, **arguments)
-    with torch.no_grad():
-        for parameter in algorithm.parameters():
-            parameter.add_(spread * torch.randn_like(parameter))
-    return algorithm
+def make(cls=Td3BcAlgorithm, **kwargs):
+    """With an update of the actor at every step."""
+    options = {"actor_update_period": 1, "target_noise_std": 0.0, **kwargs}
+    return actor_critics.make(cls, **options)
 
 
 def hand_made(policy_value: list[float], distance: list[float]) -> Td3BcInfo:
