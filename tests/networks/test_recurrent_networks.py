@@ -46,37 +46,24 @@ def test_state_has_the_structure_of_its_spec(cls):
     assert len(new_state[0]) == (2 if cls is LSTMEncodingNetwork else 1)
 
 
-def test_lstm_equals_torchs_multi_layer_lstm():
+@pytest.mark.parametrize(
+    ("cls", "kind"),
+    [(LSTMEncodingNetwork, torch.nn.LSTM), (GRUEncodingNetwork, torch.nn.GRU)],
+)
+def test_cells_equal_torchs_network_of_several_layers(cls, kind):
     torch.manual_seed(0)
-    network = LSTMEncodingNetwork(
-        TensorSpec((3,)), hidden_size=(5, 5), fc_layer_params=()
-    )
-    reference = torch.nn.LSTM(3, 5, num_layers=2)
+    network = cls(TensorSpec((3,)), hidden_size=(5, 5), fc_layer_params=())
+    reference = kind(3, 5, num_layers=2)
     for i, cell in enumerate(network._cells):
         for name, parameter in cell.named_parameters():
             getattr(reference, f"{name}_l{i}").data.copy_(parameter)
     xs = torch.randn(7, 4, 3)
     outputs, state = unroll(network, xs, network.initial_state(4))
-    expected, (h, c) = reference(xs)
+    expected, after = reference(xs)
     torch.testing.assert_close(outputs, expected)
-    torch.testing.assert_close(torch.stack([s[0] for s in state]), h)
-    torch.testing.assert_close(torch.stack([s[1] for s in state]), c)
-
-
-def test_gru_equals_torchs_multi_layer_gru():
-    torch.manual_seed(0)
-    network = GRUEncodingNetwork(
-        TensorSpec((3,)), hidden_size=(5, 5), fc_layer_params=()
-    )
-    reference = torch.nn.GRU(3, 5, num_layers=2)
-    for i, cell in enumerate(network._cells):
-        for name, parameter in cell.named_parameters():
-            getattr(reference, f"{name}_l{i}").data.copy_(parameter)
-    xs = torch.randn(7, 4, 3)
-    outputs, state = unroll(network, xs, network.initial_state(4))
-    expected, h = reference(xs)
-    torch.testing.assert_close(outputs, expected)
-    torch.testing.assert_close(torch.stack([s[0] for s in state]), h)
+    after = after if isinstance(after, tuple) else (after,)
+    stacked = tuple(map(torch.stack, zip(*state, strict=True)))
+    torch.testing.assert_close(stacked, after)
 
 
 @BOTH

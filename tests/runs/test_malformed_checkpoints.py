@@ -241,40 +241,29 @@ def with_header(content: bytes, change) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[end:]
 
 
+NUMBERS = [
+    '[1]', '5', 'null', '{"iteration": -1}', '{"iteration": NaN}', "[" * 100_000,
+    '{"weight_unit": Infinity}', '{"batch_length": 1e999}', '"text"', "{",
+]  # fmt: skip
+LEAVES = [
+    "{}", "5", "null", "[5]", "[[]]", '[["a", [1], "float32", -4]]', "[" * 100_000,
+    '[["a", [-1], "float32", 0]]', '[["a", [1], "float33", 0]]',
+    '[["a", ["x"], "float32", 0]]', '[["a", [1], "float32", 1e99]]',
+    '[["a", [99999999999999999999], "float32", 0]]', '[["a", 1, "float32", 0]]',
+    '[["a", [1], ["float32"], 0]]', '[["a", [1], "float32", "0"]]',
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "numbers",
-    [
-        '[1]', '5', 'null', '{"iteration": -1}', '{"iteration": NaN}', "[" * 100_000,
-        '{"weight_unit": Infinity}', '{"batch_length": 1e999}', '"text"', "{",
-    ],
-)  # fmt: skip
-def test_wrong_numbers_of_a_buffer_are_refused(run, tmp_path, numbers):
+    ("entry", "text"),
+    [*(("numbers", x) for x in NUMBERS), *(("leaves", x) for x in LEAVES)],
+)
+def test_a_wrong_header_of_a_buffer_is_refused(run, tmp_path, entry, text):
     _, loaded = run
     content = loaded.mapped_files[FILE_NAME].read_bytes()
     path = tmp_path / FILE_NAME
     path.write_bytes(
-        with_header(content, lambda h: h["__metadata__"].update(numbers=numbers))
-    )
-    with pytest.raises(CheckpointError, match=str(path)):
-        ReplayFile(path)
-
-
-@pytest.mark.parametrize(
-    "leaves",
-    [
-        "{}", "5", "null", "[5]", "[[]]", '[["a", [1], "float32", -4]]', "[" * 100_000,
-        '[["a", [-1], "float32", 0]]', '[["a", [1], "float33", 0]]',
-        '[["a", ["x"], "float32", 0]]', '[["a", [1], "float32", 1e99]]',
-        '[["a", [99999999999999999999], "float32", 0]]', '[["a", 1, "float32", 0]]',
-        '[["a", [1], ["float32"], 0]]', '[["a", [1], "float32", "0"]]',
-    ],
-)  # fmt: skip
-def test_wrong_leaves_of_a_buffer_are_refused(run, tmp_path, leaves):
-    _, loaded = run
-    content = loaded.mapped_files[FILE_NAME].read_bytes()
-    path = tmp_path / FILE_NAME
-    path.write_bytes(
-        with_header(content, lambda h: h["__metadata__"].update(leaves=leaves))
+        with_header(content, lambda h: h["__metadata__"].update({entry: text}))
     )
     with pytest.raises(CheckpointError, match=str(path)):
         ReplayFile(path)
