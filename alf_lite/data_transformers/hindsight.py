@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -28,6 +28,7 @@ from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_choice
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 # achieved goals [N, ...], desired goals [N, ...] → rewards [N] or [N, D]
@@ -153,11 +154,7 @@ class HindsightExperienceTransformer(ReplayTransformer):
                 "HindsightExperienceTransformer: reward_function must be a function of "
                 f"achieved and desired goals, got {reward_function!r}"
             )
-        if strategy not in get_args(GoalStrategy):
-            raise ConfigError(
-                "HindsightExperienceTransformer: strategy must be one of "
-                f"{list(get_args(GoalStrategy))}, got {strategy!r}"
-            )
+        check_choice(GoalStrategy, strategy=strategy)
         super().__init__(observation_spec, reward_spec)
         self._achieved, achieved_spec = _goal_leaf(
             observation_spec, achieved_goal_field

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_choice
 from alf_lite.utils.devices import moved_tensor
 from alf_lite.utils.normalizers import Normalizer, NormalizerMode, NotFiniteError
 from alf_lite.utils.ranks import SharedStatistics, ranks
@@ -66,11 +67,7 @@ class StatisticsTransformer(SingleStepTransformer):
         super().__init__(observation_spec, reward_spec)
         if clipping is not None and not clipping > 0:
             raise ConfigError(f"clipping must be above 0 or None, got {clipping}")
-        if update_mode not in get_args(UpdateMode):
-            raise ConfigError(
-                f"update_mode must be one of {list(get_args(UpdateMode))}, "
-                f"got {update_mode!r}"
-            )
+        check_choice(UpdateMode, update_mode=update_mode)
         self.has_statistics = update_mode != "never"
         self._clipping = clipping
         self._options: dict[str, Any] = {

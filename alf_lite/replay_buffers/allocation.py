@@ -10,13 +10,14 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
+from alf_lite.utils.checks import check_choice
 from alf_lite.utils.free_memory import free_ram
 
 _logger = logging.getLogger(__name__)
@@ -149,11 +150,7 @@ class StorageOptions:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.storage not in get_args(StorageKind):
-            raise ValueError(
-                f"storage must be one of {', '.join(get_args(StorageKind))}, got "
-                f"{self.storage!r}"
-            )
+        check_choice(StorageKind, storage=self.storage)
         if self.directory is not None and self.storage != "memmap":
             raise ValueError(
                 f"directory is {self.directory!r}, which has an effect only with "

@@ -22,7 +22,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from alf_lite.data_structures import StepType
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.utils import summary
+from alf_lite.utils.checks import check_choice
 from alf_lite.utils.devices import moved
 
 LevelScore = Literal["value_loss", "positive_value_loss", "progress"]
@@ -74,11 +75,7 @@ class LevelReplay(Hook):
         priority: int = 50,
     ) -> None:
         super().__init__(priority)
-        if score not in get_args(LevelScore):
-            raise ValueError(
-                f"LevelReplay: score must be one of {get_args(LevelScore)}, got "
-                f"{score!r}"
-            )
+        check_choice(LevelScore, **{"LevelReplay: score": score})
         if num_levels < 1 or not temperature > 0:
             raise ValueError(
                 "LevelReplay: num_levels must be at least 1 and temperature positive, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_choice
 from alf_lite.utils.device_graphs import is_traced
 from alf_lite.utils.devices import DeviceFlag, moved_tensor
 from alf_lite.utils.ranks import SharedStatistics, ranks
@@ -73,10 +74,7 @@ class Normalizer(SharedStatistics):
         update_rate: float = 1e-4,
     ) -> None:
         super().__init__()
-        if mode not in get_args(NormalizerMode):
-            raise ConfigError(
-                f"mode must be one of {list(get_args(NormalizerMode))}, got {mode!r}"
-            )
+        check_choice(NormalizerMode, mode=mode)
         if not 1 <= speed < math.inf:
             raise ConfigError(f"speed must be at least 1, got {speed}")
         if not 0 < update_rate < 1:

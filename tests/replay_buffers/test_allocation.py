@@ -128,7 +128,7 @@ def test_memory_of_the_cpu_is_the_default():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"storage": "disk"}, "must be one of memory, memmap, got 'disk'"),
+        ({"storage": "disk"}, r"must be one of \('memory', 'memmap'\), got 'disk'"),
         ({"directory": "x"}, "only with storage='memmap'"),
         ({"storage": "memmap", "device": "cuda"}, "needs device='cpu', got 'cuda'"),
         ({"device": "gpu"}, "such as 'cpu' or 'cuda:0', got 'gpu'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from alf_lite.networks.batch_norm import BatchNorm
 from alf_lite.networks.bodies import MatrixProduct, RmsNorm
 from alf_lite.networks.lean_layers import HiddenSequential
 from alf_lite.networks.parallel_layers import ParallelLayerNorm, ParallelLinear
+from alf_lite.utils.checks import check_choice
 
 Projection = Literal["hidden", "all", "all_and_gains"]
 
@@ -33,11 +34,7 @@ class WeightProjection:
     """
 
     def __init__(self, projected: Projection, *networks: nn.Module) -> None:
-        if projected not in get_args(Projection):
-            raise ValueError(
-                f"weight_projection: expected one of {get_args(Projection)} or None, "
-                f"got {projected!r}"
-            )
+        check_choice(Projection, weight_projection=projected)
         parts = [m for network in networks for m in network.modules()]
         if projected == "hidden":
             hidden = [m for m in parts if isinstance(m, HiddenSequential)]
