@@ -69,6 +69,19 @@ def randomise(algorithm: RLAlgorithm, spread: float = 0.3) -> None:
             parameter.add_(spread * torch.randn_like(parameter))
 
 
+def observations(spec, shape):
+    """Random ones, and masks of which one allows nothing."""
+
+    def some(leaf):
+        if leaf.dtype == torch.float32:
+            return torch.randn(*shape, *leaf.shape)
+        mask = torch.rand(*shape, *leaf.shape) < 0.6
+        mask[0, 0] = False  # of a terminal state, nothing may be left
+        return mask
+
+    return nest.map_structure(some, spec)
+
+
 def batch_of(
     algorithm: RLAlgorithm, steps: TimeStep, batch_info: BatchInfo = NO_SOURCE
 ) -> TrainingBatch:

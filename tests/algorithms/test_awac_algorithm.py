@@ -11,40 +11,31 @@ from alf_lite.networks.actor_networks import (
     ActorDistributionNetwork,
     NormalActorNetwork,
 )
-from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing import probe_environments as probes
+from tests.algorithms import actor_critics
+from tests.algorithms.actor_critics import Critic
 from tests.replayed_steps import (
     BOX,
     MIXED,
-    OBSERVATION,
     each_action_equally_often,
     info_of,
-    randomise,
     trained_on_random_steps,
     update,
     windows,
 )
 
-GAMMA = 0.9
 Actor = functools.partial(NormalActorNetwork, fc_layer_params=(16,))
-Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
 NETWORKS = {"actor_network_ctor": Actor, "critic_network_ctor": Critic}
 
 
-def awac(action_spec=BOX, *, observation_spec=OBSERVATION, **kwargs) -> AwacAlgorithm:
-    arguments = {
-        **NETWORKS,
-        "gamma": GAMMA,
-        "temperature": 0.5,
-        "action_margin": 0.0,
-        "optimizer": Adam(lr=3e-3),
-        **kwargs,
-    }
-    torch.manual_seed(0)
-    algorithm = AwacAlgorithm(observation_spec, action_spec, **arguments)
-    randomise(algorithm)
-    return algorithm
+awac = functools.partial(
+    actor_critics.make,
+    AwacAlgorithm,
+    actor_network_ctor=Actor,
+    temperature=0.5,
+    action_margin=0.0,
+)
 
 
 # The losses

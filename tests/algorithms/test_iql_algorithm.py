@@ -8,22 +8,19 @@ import torch
 
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
 from alf_lite.networks.actor_networks import NormalActorNetwork
-from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing import probe_environments as probes
+from tests.algorithms import actor_critics
+from tests.algorithms.actor_critics import Critic
 from tests.replayed_steps import (
     BOX,
-    OBSERVATION,
     each_action_equally_often,
     info_of,
-    randomise,
     trained_on_random_steps,
     windows,
 )
 
-GAMMA = 0.9
 Actor = functools.partial(NormalActorNetwork, fc_layer_params=(16,))
-Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
 NETWORKS = {
     "actor_network_ctor": Actor,
     "critic_network_ctor": Critic,
@@ -31,20 +28,14 @@ NETWORKS = {
 }
 
 
-def iql(action_spec=BOX, *, observation_spec=OBSERVATION, **kwargs) -> IqlAlgorithm:
-    arguments = {
-        **NETWORKS,
-        "gamma": GAMMA,
-        "expectile": 0.8,
-        "beta": 2.0,
-        "action_margin": 0.0,
-        "optimizer": Adam(lr=3e-3),
-        **kwargs,
-    }
-    torch.manual_seed(0)
-    algorithm = IqlAlgorithm(observation_spec, action_spec, **arguments)
-    randomise(algorithm)
-    return algorithm
+iql = functools.partial(
+    actor_critics.make,
+    IqlAlgorithm,
+    **NETWORKS,
+    expectile=0.8,
+    beta=2.0,
+    action_margin=0.0,
+)
 
 
 # Actions

@@ -30,6 +30,7 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.diagnostics import diagnostics_if
 from tests.fast.twins import without_twins
+from tests.replayed_steps import observations
 
 SIZE, NUM_STEPS, BATCH_SIZE = 3, 6, 16
 OBSERVATION = TensorSpec((SIZE,))
@@ -97,17 +98,6 @@ def build(kind, action_spec=CHOICE, spec=OBSERVATION, **kwargs):
     torch.manual_seed(0)
     arguments = {"config": CONFIG, "optimizer": Adam(), **kwargs}
     return kind(spec, action_spec, **arguments)
-
-
-def observations(spec, shape):
-    def some(leaf):
-        if leaf.dtype == torch.float32:
-            return torch.randn(*shape, *leaf.shape)
-        mask = torch.rand(*shape, *leaf.shape) < 0.6
-        mask[0, 0] = False  # of a terminal state, nothing may be left
-        return mask
-
-    return nest.map_structure(some, spec)
 
 
 def a_batch(algorithm: ActorCriticAlgorithm, num_steps: int) -> TrainingBatch:

@@ -22,6 +22,7 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.diagnostics import diagnostics_if
 from tests.fast.twins import watched, without_twins
+from tests.replayed_steps import observations
 
 SIZE, NUM_VALUES, BATCH_SIZE = 3, 4, 200
 CONFIG = TrainerConfig(
@@ -97,17 +98,6 @@ def dqn(
 def dqn_of(name: str, **kwargs) -> DqnAlgorithm:
     spec, network, key = KINDS[name]
     return dqn(spec=spec, q_network_ctor=network, action_mask_key=key, **kwargs)
-
-
-def observations(spec, shape):
-    def some(leaf):
-        if leaf.dtype == torch.float32:
-            return torch.randn(*shape, *leaf.shape)
-        mask = torch.rand(*shape, *leaf.shape) < 0.6
-        mask[0, 0] = False  # of a terminal state, nothing may be left
-        return mask
-
-    return nest.map_structure(some, spec)
 
 
 def a_batch(spec=TensorSpec((SIZE,))) -> TrainingBatch:
