@@ -205,6 +205,8 @@ class MbrlAlgorithm(PlanningAlgorithm):
         positions = batch_info.positions.to(step.device).unsqueeze(1) + step
         env_ids = batch_info.env_ids.to(step.device).unsqueeze(1).expand(shape)
         weights = self._model.bootstrap_weights(env_ids.flatten(), positions.flatten())
+        if not self.training:  # held-out data are in those of no member
+            weights = torch.ones_like(weights)
         batch = ModelBatch(data, weights.T)
         return inputs, nest.map_structure(lambda t: t.unflatten(0, shape), batch)
 

@@ -134,8 +134,10 @@ def test_what_a_last_step_leads_to_is_in_no_statistics():
     mean = algorithm._model._states.mean[:2].float()
     torch.testing.assert_close(mean, seen.mean(0))
     before = algorithm._model._states.mean.clone()
-    fitted(algorithm, window, training=False)
+    _, held_out = fitted(algorithm, window, training=False)
     assert torch.equal(algorithm._model._states.mean, before)
+    assert held_out.weights.eq(1).all()  # all of it counts for every member
+    assert not batch.weights.eq(1).all()
     # The transition of step t: a_t came as prev_action with t + 1.
     data = batch.transitions
     torch.testing.assert_close(data.action[1, 2], window.prev_action[1, 3] / 2)
