@@ -130,6 +130,7 @@ class BcAlgorithm(RLAlgorithm):
         transitions.check_windows(self._config, 1)
         self.unseen_entries = seen.unused
         self.has_stochastic_policy = not deterministic
+        self.explores_by_epsilon = not deterministic
         self._mask = mask
         self._boxes = boxes  # None if the policy is stochastic
         self._recorded = RecordedActions(action_spec, mask, action_margin)

@@ -78,6 +78,7 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
     # As Fujimoto et al. 2018 (arXiv:1802.09477) train DDPG and TD3: an update of 256
     # transitions for every step.
     has_stochastic_policy = False
+    explores_by_epsilon = False
     default_settings = DefaultSettings(
         updates_per_env_step=1.0,
         unroll_length=1,

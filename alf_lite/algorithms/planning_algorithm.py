@@ -44,6 +44,7 @@ class PlanningAlgorithm(RLAlgorithm):
     skips_rollout_of_random_steps = True
     tells_priority = False
     has_stochastic_policy = False
+    explores_by_epsilon = False
     default_planner: ClassVar[type[CrossEntropy | Mppi]] = CrossEntropy
 
     _plan_noise: Tensor  # [iterations, N, H, A], what predict_step plans with

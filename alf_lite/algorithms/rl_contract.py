@@ -58,6 +58,9 @@ class RLContract(Algorithm):
     # Whether actions are drawn from a distribution; else exploration is added to them.
     has_stochastic_policy: bool = True
 
+    # Whether predict_epsilon makes a difference to ``predict_step``.
+    explores_by_epsilon: bool = True
+
     # On-policy: ``calc_loss`` looks at the step after each one; the last may have none.
     needs_successors: bool = False
 
@@ -282,10 +285,7 @@ class RLContract(Algorithm):
 
     @property
     def predict_epsilon(self) -> float:
-        """How far ``predict_step`` explores; ``TrainerConfig.epsilon_greedy``, or 0.
-
-        0 takes the mode of the policy, 1 draws from it.
-        """
+        """``TrainerConfig.epsilon_greedy``: 0 takes the mode of the policy, 1 draws."""
         return self._predict_epsilon
 
     @predict_epsilon.setter

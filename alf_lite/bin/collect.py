@@ -213,6 +213,12 @@ def _algorithm_policy(values: FlagValues, env: Environment) -> CollectionPolicy:
         algorithm = run_policy.build_policy(config, env, loaded)
     else:
         algorithm = run_policy.build_untrained(config, env)
+    acting = algorithm.rl_algorithm
+    if values.epsilon_greedy and not acting.explores_by_epsilon:
+        raise ConfigError(
+            f"--epsilon_greedy: {acting.name} always takes its best action. Leave it "
+            "out; a function (--policy) can add noise to what a policy chooses."
+        )
     return AlgorithmPolicy(algorithm, env.batch_size)
 
 

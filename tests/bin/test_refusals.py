@@ -40,6 +40,12 @@ ROWS = [
     ("collect", ["--root_dir=a", "--conf=b"], 2, "exclude each other"),
     ("collect", [*CART_POLE, "--whole_episodes"], 2, "needs --num_env_steps"),
     ("collect", [*CART_POLE, "--num_episodes=0"], 2, "not a positive integer"),
+    (
+        "collect",
+        ["--conf=ddpg_pendulum", "--num_episodes=1", "--epsilon_greedy=0.5"],
+        2,
+        "--epsilon_greedy: DdpgAlgorithm always takes its best action",
+    ),
     ("collect", [*CART_POLE, "--checkpoint=5"], 2, "--checkpoint needs --root_dir"),
     ("collect", [*CART_POLE, "--device=cuda"], 2, "--device and --policy exclude each"),
     (
