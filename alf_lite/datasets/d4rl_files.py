@@ -10,9 +10,10 @@ One array for all episodes, one after the other, a row for each of N actions:
 The last two may be absent, and those of numbers [N, 1]. An episode also ends where the
 next row begins with another observation than ``next_observations`` says, but for the
 rounding of the coarser of the two, as where rows were left out.
-Without ``next_observations`` nobody knows what the last action of an episode led to: of
-a terminal state it does not matter, its value is zero; where a limit ended the episode
-that action is left out. With neither of the two nobody knows where limits were, and the
+Without ``next_observations`` nobody knows what the last action of an episode led to: in
+place of a terminal state is the observation before, whose value counts as zero, but a
+model of the environment would learn it, as a warning says; where a limit ended the
+episode that action is left out. With neither of the two nobody knows where limits were, and the
 next episode is taken for what followed: a warning says so. ``infos`` and ``metadata``
 are not read.
 """
@@ -83,6 +84,14 @@ class D4rlFile(Source):
         arrays = self._read("terminals", *_OPTIONAL, "observations")
         self._knows_what_follows = "next_observations" in arrays
         self._terminals, self._ends = self._find_ends(arrays)
+        if not self._knows_what_follows and self._terminals.any():
+            _logger.warning(
+                "%s has no next_observations: in place of each of %d terminal states "
+                "is the observation before. Critics value them as 0, but a model of "
+                "the environment (MbrlAlgorithm, Tdmpc2Algorithm) would learn them.",
+                file,
+                self._terminals.sum(),
+            )
         self.lengths = [int(sum(len(rows) + 1 for rows in self._episodes()))]
 
     def sequences(self) -> Iterator[StepSequence]:

@@ -109,6 +109,10 @@ def test_an_action_whose_result_nobody_knows_is_left_out(tmp_path, caplog):
     assert time_step.discount.tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]
     observation = time_step.observation[:, 0].tolist()
     assert observation == [0, 1, 2, 2, 10, 11, 20, 21, 22, 23, 23]
+    assert "in place of each of 2 terminal states is the" in caplog.text
+    caplog.clear()
+    read(write(tmp_path / "b.hdf5", arrays_of(EPISODES)))
+    assert "terminal states" not in caplog.text
 
 
 @pytest.mark.parametrize(
