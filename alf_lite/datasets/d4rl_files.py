@@ -13,9 +13,9 @@ rounding of the coarser of the two, as where rows were left out.
 Without ``next_observations`` nobody knows what the last action of an episode led to: in
 place of a terminal state is the observation before, whose value counts as zero, but a
 model of the environment would learn it, as a warning says; where a limit ended the
-episode that action is left out. With neither of the two nobody knows where limits were, and the
-next episode is taken for what followed: a warning says so. ``infos`` and ``metadata``
-are not read.
+episode that action is left out. With neither of the two nobody knows where limits were,
+and the next episode is taken for what followed: a warning says so. ``infos`` and
+``metadata`` are not read.
 """
 
 from __future__ import annotations

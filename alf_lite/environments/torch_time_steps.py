@@ -28,7 +28,6 @@ from alf_lite.environments.time_steps import (
     raise_if_not_finite,
 )
 from alf_lite.errors import EnvError
-from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 _GPU_CHECK_INTERVAL = 64  # steps
@@ -116,6 +115,11 @@ def _constant(value: Any, device: torch.device) -> Any:
     return None if value is None else torch.as_tensor(value, device=device)
 
 
+def expand_mask(mask: Tensor, tensor: Tensor) -> Tensor:
+    """``mask`` [B] with as many dimensions as ``tensor`` [B, ...]."""
+    return mask.reshape(-1, *[1] * (tensor.ndim - 1))
+
+
 class TorchTimeSteps(TimeSteps):
     """As ``NumpyTimeSteps``, for tensors on any device.
 
@@ -193,8 +197,7 @@ class TorchTimeSteps(TimeSteps):
         step_type = 1 + ended.int() - first.int()
         discount = 1 - terminated.float()
         self._action = [
-            tensor.masked_fill(expand_dims_as(first, tensor), 0)
-            for tensor in self._action
+            tensor.masked_fill(expand_mask(first, tensor), 0) for tensor in self._action
         ]
         rewards = reward.reshape(self._batch_size, -1)
         self._bad_reward = self._bad_reward | ~rewards.isfinite().all(1)
@@ -276,6 +279,6 @@ class TorchTimeSteps(TimeSteps):
             tensor = self._tensor(path, value, expected).to(torch.float32, copy=True)
             if mask is not None:
                 missing = ~torch.as_tensor(mask, device=self._device).bool()
-                tensor = tensor.masked_fill(expand_dims_as(missing, tensor), 0)
+                tensor = tensor.masked_fill(expand_mask(missing, tensor), 0)
             result[name] = tensor
         return result

@@ -27,11 +27,10 @@ from alf_lite.environments.torch_env_checks import (
     check_transition,
     named,
 )
-from alf_lite.environments.torch_time_steps import TorchActionLeaf
+from alf_lite.environments.torch_time_steps import TorchActionLeaf, expand_mask
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils.devices import check_device, default_device
-from alf_lite.utils.tensor_utils import expand_dims_as, where_rows
 
 Nest = Any
 # Steps between two looks at the numbers on a GPU, which has to be waited for.
@@ -237,14 +236,18 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
         physics, reward, terminated = self.transition(
             state.physics, self._action_tree.join(list(given)), random
         )
-        physics = where_rows(first, self.initial_state(random), physics)
+        physics = nest.map_structure(
+            lambda new, old: torch.where(expand_mask(first, old), new, old),
+            self.initial_state(random),
+            physics,
+        )
         num_steps = (state.num_steps + 1).masked_fill(first, 0)
         terminated = terminated & ~first
         has_ended = terminated
         if self.max_episode_steps:
             has_ended = terminated | (num_steps >= self.max_episode_steps)
         prev_action = [
-            leaf.masked_fill(expand_dims_as(first, leaf), 0).to(leaf.dtype)
+            leaf.masked_fill(expand_mask(first, leaf), 0).to(leaf.dtype)
             for leaf in leaves
         ]
         time_step = TimeStep(
