@@ -39,8 +39,8 @@ def train(root_dir: Path, epochs: int, seed: int, num_env_steps: int) -> None:
 def mean_height(curves: Curves) -> float:
     """How fast a run has learned: the mean of its curve over all steps."""
     curve = curves["charts/episodic_return"]
-    area = np.trapezoid(curve.values, curve.env_steps)
-    return float(area / np.ptp(curve.env_steps))
+    between = (curve.values[1:] + curve.values[:-1]) / 2
+    return float(np.average(between, weights=np.diff(curve.env_steps)))
 
 
 def main() -> None:

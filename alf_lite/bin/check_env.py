@@ -88,6 +88,7 @@ def _of_conf(values: FlagValues) -> tuple[Any, dict[str, Any]]:
     config_files.parse_config(values.conf, values.gin_param)
     with config_files.gin_errors():
         env = create_environment(num_parallel_environments=1)
+    config_files.warn_of_unused_parameters()
     created = env.created_with
     env.close()
     assert created is not None, env

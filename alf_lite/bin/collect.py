@@ -188,10 +188,12 @@ def _amount(values: FlagValues) -> Amount:
 
 
 def _policy(values: FlagValues, env: Environment) -> CollectionPolicy:
+    from alf_lite.config import files as config_files
     from alf_lite.tools import collector
 
     if values.policy is None:
         return _algorithm_policy(values, env)
+    config_files.warn_of_unused_parameters()  # else, where the algorithm is built
     policy: CollectionPolicy = collector.RandomPolicy(env)
     if values.policy != "random":
         function = collector.import_function(values.policy)

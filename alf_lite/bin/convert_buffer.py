@@ -48,6 +48,7 @@ def convert_buffer(values: FlagValues) -> int:
     recorded_steps_flags.check_output(values)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
+    from alf_lite.config import files as config_files
     from alf_lite.datasets.loading import load_replay_buffer
     from alf_lite.datasets.writing import write_source
 
@@ -64,6 +65,7 @@ def convert_buffer(values: FlagValues) -> int:
             keep_open_ends=True,
             **given,
         )
+        config_files.warn_of_unused_parameters()
         write_source(buffer, env, values.output, values.format)
     recorded_steps_flags.tell_written(values)
     return 0

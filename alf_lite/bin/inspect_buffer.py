@@ -41,6 +41,7 @@ def inspect_buffer(values: FlagValues) -> int:
         pictures.check_can_draw(values.picture)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
+    from alf_lite.config import files as config_files
     from alf_lite.datasets.formats import open_source
     from alf_lite.tools import report
     from alf_lite.tools.step_statistics import spec_bounds, summarize
@@ -52,6 +53,7 @@ def inspect_buffer(values: FlagValues) -> int:
             recorded_steps_flags.parse_config(values)
             env = recorded_steps_flags.create_environment(num_parallel_environments=1)
             stack.callback(env.close)
+            config_files.warn_of_unused_parameters()
         for path in values.path:
             source = open_source(path)
             bounds = None if env is None else spec_bounds(source, env)

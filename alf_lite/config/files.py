@@ -51,6 +51,7 @@ __all__ = [
     "reset",
     "unused_bindings",
     "user_config_text",
+    "warn_of_unused_parameters",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -211,12 +212,19 @@ def inoperative_config_text() -> str:
     return "# Bound but never used\n\n" + ("\n".join(lines) or "# None.") + "\n"
 
 
-def unused_bindings() -> list[str]:
+def unused_bindings(where: str | None = None) -> list[str]:
     """The bindings that nothing has read so far: file, line and reason.
 
     Meaningful once everything is built.
+
+    Args:
+        where: they are; None: anywhere.
     """
-    return [f"{binding}  ({reason})" for binding, reason in _unused()]
+    return [
+        f"{binding}  ({reason})"
+        for binding, reason in _unused()
+        if where in (None, binding.where)
+    ]
 
 
 def _unused() -> list[tuple[Binding, str]]:
@@ -244,6 +252,17 @@ def check_unused_bindings() -> None:
     if _strict:
         raise ConfigError(f"{message}\nRemove them, or leave --strict_config out.")
     _logger.warning("%s", message)
+
+
+def warn_of_unused_parameters() -> None:
+    """Names the bindings of the command line that nothing has read.
+
+    For programs that build a part of what a conf describes, once that is done.
+    """
+    if unused := unused_bindings(COMMAND_LINE):
+        _logger.warning(
+            "these settings have no effect here:\n  %s", "\n  ".join(unused)
+        )
 
 
 # Errors while objects are built

@@ -286,6 +286,7 @@ def build_policy(
     limits = Limits(config.num_iterations, config.num_env_steps)
     env_steps = loaded.metadata.get("env_steps") or 0
     algorithm.progress.move_to(loaded.step, env_steps, limits)
+    config_files.warn_of_unused_parameters()
     return algorithm
 
 
@@ -326,4 +327,5 @@ def build_untrained(config: TrainerConfig, env: Environment) -> RLAlgorithm:
     with config_files.gin_errors():
         algorithm = create_algorithm(config, env, is_eval=True)
     algorithm.load_checkpoint_parts()
+    config_files.warn_of_unused_parameters()
     return algorithm

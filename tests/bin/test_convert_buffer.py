@@ -110,6 +110,20 @@ def test_bad_numbers_are_refused_or_left_out(tmp_path, capsys):
         assert (result["total_steps"], result["complete_episodes"]) == (3, 1)
 
 
+def test_settings_that_have_no_effect_are_named(recorded, tmp_path, capsys):
+    given = [ENV, "--gin_param=TrainerConfig.random_seed = 3"]
+    output = f"--output={tmp_path}/"
+    for program, arguments in (
+        (collect, ["--policy=random", "--num_env_steps=9", output + "a"]),
+        (convert_buffer, [recorded, output + "b"]),
+        (inspect_buffer, [recorded]),
+    ):
+        config_files.reset()
+        assert program.main([*arguments, *given]) == 0
+        told = "no effect here:\n  --gin_param: TrainerConfig.random_seed = 3"
+        assert told in capsys.readouterr().err
+
+
 def test_steps_of_another_environment_are_refused(recorded, tmp_path, capsys):
     arguments = [recorded, "--env=CartPole-v1", f"--output={tmp_path}/a"]
     assert run(*arguments) == 3

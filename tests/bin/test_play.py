@@ -53,6 +53,15 @@ def test_tells_every_return_and_their_mean(trained, capsys):
     )
 
 
+def test_settings_that_have_no_effect_are_named(trained, capsys):
+    settings = ("SacAlgorithm.gamma = 0.5", "PPOAlgorithm.gamma = 0.5")
+    given = [f"--gin_param={setting}" for setting in settings]
+    assert run(f"--root_dir={trained}", "--num_episodes=1", *given) == 0
+    told = capsys.readouterr().err.partition("no effect here:")[2]
+    assert settings[0] in told
+    assert settings[1] not in told
+
+
 def test_same_seed_same_episodes(trained, capsys):
     root_dir = f"--root_dir={trained}"
     first = result_of(capsys, root_dir, "--num_episodes=4", "--sample")
