@@ -97,10 +97,11 @@ class CrossqAlgorithm(SacAlgorithm):
             )
 
     def _evaluate(
-        self, features: Tensor, vector: Tensor | None, following: Following
+        self, now: tuple[Nest, Tensor], vector: Tensor | None, following: Following
     ) -> tuple[Tensor, Tensor, Nest]:
         """Values of both steps of a transition, from one pass through the critics."""
         critics, target = self._critics.online, self._critics.target
+        observation, features = now
         with torch.no_grad():
             sample = self._sample(following.observation, following.policy)
             next_features, _ = critics.encode(following.observation)
@@ -113,10 +114,8 @@ class CrossqAlgorithm(SacAlgorithm):
             values, next_values = joint.chunk(2)
             if target is not None:
                 with torch.no_grad(), statistics_of_batch():
-                    next_features, _ = target.encode(following.observation)
-                    joint = target.evaluate(
-                        torch.cat([features, next_features]), vectors
-                    )
+                    rows = nest.cat([observation, following.observation])
+                    joint = target.evaluate(target.encode(rows)[0], vectors)
                     next_values = joint.chunk(2)[1]
         next_value = self._soft_value(sample, next_values.detach())
         return values, next_value.detach(), following.target_state

@@ -293,7 +293,7 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
                 next_policy, _ = self._policy(next_observation)
             following = Following(next_observation, next_policy, state.target_critic)
         values, next_value, target_state = self._evaluate(
-            features, self._actions.to_vector(action), following
+            (observation, features), self._actions.to_vector(action), following
         )
         info = SacInfo(
             q=self._actions.values_of(action, values),
@@ -361,19 +361,19 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
         return self._critics.smallest(values)
 
     def _evaluate(
-        self, features: Tensor, vector: Tensor | None, following: Following
+        self, now: tuple[Nest, Tensor], vector: Tensor | None, following: Following
     ) -> tuple[Tensor, Tensor, Nest]:
         """Q_k(s_t, ·) and, without gradient, V(s_{t+m}).
 
         Args:
-            features: [B, F], of the critics for s_t.
+            now: s_t [B, ...], and [B, F] features of the critics for it.
             vector: [B, vector_size], that was taken.
             following: s_{t+m}.
 
         Returns:
             [B, n, A, ...], [B] or [B, D'], the new state of the target critics.
         """
-        values = self._critics.online.evaluate(features, vector)
+        values = self._critics.online.evaluate(now[1], vector)
         return values, *self._next_value(*following)
 
     @torch.no_grad()

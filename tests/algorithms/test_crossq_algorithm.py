@@ -54,7 +54,7 @@ def test_one_pass_normalizes_both_steps_by_the_statistics_of_all_rows(action_spe
         policy, _ = algorithm._policy(next_observation)
     torch.manual_seed(1)
     values, next_value, _ = algorithm._evaluate(
-        observation, vector, Following(next_observation, policy, ())
+        (observation, observation), vector, Following(next_observation, policy, ())
     )
     assert values.requires_grad
     assert not next_value.requires_grad
@@ -142,9 +142,16 @@ def test_a_normalized_actor_follows_the_batches_that_it_is_trained_on():
     assert moved == [False, False, True] * 2
 
 
+@pytest.mark.parametrize("encoder_layers", [(), (5,)], ids=["plain", "encoded"])
 @pytest.mark.parametrize("action_spec", [BOX, CHOICE], ids=["box", "choice"])
-def test_targets_value_both_steps_by_the_statistics_of_the_batch(action_spec):
-    algorithm, other = (crossq(action_spec, target_update_tau=0.5) for _ in range(2))
+def test_targets_value_both_steps_by_the_statistics_of_the_batch(
+    action_spec, encoder_layers
+):
+    critic = functools.partial(Critic, encoder_fc_layer_params=encoder_layers)
+    algorithm, other = (
+        crossq(action_spec, target_update_tau=0.5, critic_network_ctor=critic)
+        for _ in range(2)
+    )
     for one in (algorithm, other):  # targets that differ from what they follow
         torch.manual_seed(2)
         with torch.no_grad():
@@ -156,8 +163,9 @@ def test_targets_value_both_steps_by_the_statistics_of_the_batch(action_spec):
         policy, _ = algorithm._policy(next_observation)
     kept = [buffer.clone() for buffer in algorithm._critics.target.buffers()]
     torch.manual_seed(1)
+    now = observation, algorithm._critics.online.encode(observation)[0]
     values, next_value, _ = algorithm._evaluate(
-        observation, vector, Following(next_observation, policy, ())
+        now, vector, Following(next_observation, policy, ())
     )
     for before, buffer in zip(kept, algorithm._critics.target.buffers(), strict=True):
         assert torch.equal(before, buffer)
@@ -167,9 +175,10 @@ def test_targets_value_both_steps_by_the_statistics_of_the_batch(action_spec):
     rows = torch.cat([observation, next_observation])
     vectors = None if vector is None else torch.cat([vector, sample.vector])
     online = other._critics.online
-    torch.testing.assert_close(values, online.evaluate(rows, vectors)[:6])
+    joint = online.evaluate(online.encode(rows)[0], vectors)
+    torch.testing.assert_close(values, joint[:6])
     online.load_state_dict(other._critics.target.state_dict())
-    joint = online.evaluate(rows, vectors)
+    joint = online.evaluate(online.encode(rows)[0], vectors)
     smallest = sample.expectation(joint[6:].amin(1))
     bonus = 0.3 * sum(e for e in sample.entropies if isinstance(e, torch.Tensor))
     torch.testing.assert_close(next_value, (smallest + bonus).detach())
