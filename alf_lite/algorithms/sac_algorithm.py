@@ -347,17 +347,17 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
             values = values.detach()
         else:
             values = self._critics.evaluate_frozen(features, sample.vector)
-        value = self._weigh(sample.expectation(self._opinion(values)))
+        value = sample.expectation(self._opinion(self._weigh(values)))
         if sample.vector is None:
             return value
         return with_clipped_slope(value, sample.vector, self._dqda_clipping)
 
     def _opinion(self, values: Tensor) -> Tensor:
-        """What the actor believes, of all critics: [B, n, ...] → [B, ...]."""
-        return self._critics.smallest(values)
+        """What the actor believes, of what all critics expect: [B, n, A] → [B, A]."""
+        return values.amin(1)
 
     def _target_opinion(self, values: Tensor) -> Tensor:
-        """What a target believes, of all target critics: likewise."""
+        """What a target believes, of target critics: [B, n, A, ...] → [B, A, ...]."""
         return self._critics.smallest(values)
 
     def _evaluate(

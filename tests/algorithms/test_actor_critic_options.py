@@ -192,7 +192,7 @@ def test_tqc_pools_the_quantiles_and_leaves_the_largest_out():
         expected = sorted(values[b].flatten().tolist())[:9]
         assert pooled[b, 0].tolist() == pytest.approx(expected)
     torch.testing.assert_close(
-        algorithm._weigh(algorithm._opinion(values)), values.mean((1, 3))
+        algorithm._opinion(algorithm._weigh(values)), values.mean((1, 3))
     )
     info = info_of(algorithm, steps := windows(BOX))
     assert info.next_value.shape == (1, 5, 10)  # and the entropy
@@ -236,6 +236,21 @@ def test_the_targets_of_droq_ask_both_critics():
     algorithm = of_the_droq_conf()
     values = torch.randn(3, 2, 1)
     torch.testing.assert_close(algorithm._target_opinion(values), values.amin(1))
+
+
+def test_the_actor_of_redq_follows_the_mean_of_what_critics_of_atoms_expect():
+    head = CategoricalHead(-2.0, 2.0, num_atoms=5)
+    algorithm = make(RedqAlgorithm, num_critics=4, return_model=head)
+    observation, online = torch.randn(5, 3), algorithm._critics.online
+    with torch.no_grad():
+        for parameter in online.parameters():
+            parameter += torch.randn_like(parameter)
+    sample = algorithm._actions.sample(algorithm._policy(observation)[0])
+    features, _ = online.encode(observation)
+    values = online.evaluate(features, sample.vector)  # [5, 4, 1, 5], logits
+    value = algorithm._policy_value(features, values, sample)
+    expected = (values.softmax(-1) @ torch.linspace(-2, 2, 5)).mean((1, 2))
+    torch.testing.assert_close(value, expected)
 
 
 def test_redq_updates_the_actor_as_often_as_it_acts():
