@@ -452,9 +452,9 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
             parameter_reset_period: gradient updates after which the networks are
                 initialised anew, and learn again from the whole replay buffer (Nikishin
                 et al. 2022, arXiv:2205.07802); None: never.
-            weight_projection: "hidden" keeps the weights of each unit of hidden layers
-                at length 1, "all" those of the outputs, too, "all_and_gains" also keeps
-                how long gains are, see :class:`WeightProjection`; None: they are free.
+            weight_projection: "hidden" keeps weights and bias of each unit of hidden
+                layers at length 1, "all" the weights of outputs, too, "all_and_gains"
+                also how long gains are, see :class:`WeightProjection`; None: all free.
             **kwargs: see :class:`OffPolicyActorCriticAlgorithm`.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,9 @@ class WeightProjection:
 
     Where what follows normalizes its input, the length of weights says nothing but how
     small a step of the optimizer is, and grows in training. Lyle et al. 2024,
-    "Normalization and effective learning rates" (arXiv:2407.01800).
+    "Normalization and effective learning rates" (arXiv:2407.01800). The bias of a
+    hidden unit counts as one of its weights, so that what it gives is the same but for
+    a factor; that of an output is free.
 
     Args:
         projected: "hidden": of hidden layers; "all": of the outputs, too;
@@ -36,11 +38,17 @@ class WeightProjection:
     def __init__(self, projected: Projection, *networks: nn.Module) -> None:
         check_choice(Projection, weight_projection=projected)
         parts = [m for network in networks for m in network.modules()]
+        bodies = [m for m in parts if isinstance(m, HiddenSequential)]
+        hidden = dict.fromkeys(m for body in bodies for m in body.modules())
         if projected == "hidden":
-            hidden = [m for m in parts if isinstance(m, HiddenSequential)]
-            parts = [m for part in hidden for m in part.modules()]
+            parts = list(hidden)
         self._layers = [
-            (layer, 1 if isinstance(layer, nn.Linear) else -2)  # the inputs' dimension
+            # and the inputs' dimension, and whether the bias is one of the weights
+            (
+                layer,
+                1 if isinstance(layer, nn.Linear) else -2,
+                layer in hidden and getattr(layer, "bias", None) is not None,
+            )
             for layer in dict.fromkeys(parts)
             if isinstance(layer, nn.Linear | ParallelLinear | MatrixProduct)
         ]
@@ -54,9 +62,15 @@ class WeightProjection:
     @torch.no_grad()
     def apply(self) -> None:
         """To be called after each step of the optimizer."""
-        for layer, dim in self._layers:
+        for layer, dim, has_bias in self._layers:
             weight: Tensor = layer.weight
-            weight.div_(weight.norm(dim=dim, keepdim=True).clamp(min=1e-12))
+            length = weight.norm(dim=dim, keepdim=True)
+            if has_bias:
+                bias: Any = layer.bias
+                bias = bias.view_as(length)
+                length = torch.hypot(length, bias)
+                bias.div_(length.clamp(min=1e-12))
+            weight.div_(length.clamp(min=1e-12))
         for gains in self._norms:
             length = torch.cat(gains, -1).norm(dim=-1, keepdim=True).clamp(min=1e-12)
             for gain in gains:

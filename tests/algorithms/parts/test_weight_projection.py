@@ -16,11 +16,13 @@ from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
+from alf_lite.networks.batch_norm import BatchNorm
 from alf_lite.networks.bodies import make_body
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.layers import mlp
 from alf_lite.networks.lean_layers import LeanSequential
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import TensorSpec
 
 SIZES = (16, 16)
 
@@ -28,16 +30,37 @@ SIZES = (16, 16)
 def test_each_unit_has_weights_of_length_one():
     torch.manual_seed(0)
     network = nn.Sequential(mlp(3, (8, 8), "relu"), nn.Linear(8, 2))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += torch.randn_like(parameter)
     before = [p.detach().clone() for p in network.parameters()]
     WeightProjection("hidden", network)
     after = list(network.parameters())
     for i in (0, 2):
-        rows = before[i] / before[i].square().sum(1, keepdim=True).sqrt()
+        squares = before[i].square().sum(1) + before[i + 1].square()
+        rows = before[i] / squares.sqrt().unsqueeze(1)
         torch.testing.assert_close(after[i].data, rows)
-    for i in (1, 3, 4, 5):  # biases and the output
+        torch.testing.assert_close(after[i + 1].data, before[i + 1] / squares.sqrt())
+    for i in (4, 5):  # the output
         assert torch.equal(after[i], before[i])
     WeightProjection("all", network)
     torch.testing.assert_close(network[1].weight.norm(dim=1), torch.ones(2))
+    assert torch.equal(network[1].bias, before[5])
+
+
+def test_what_normalizes_by_the_batch_makes_the_same_of_weights_of_length_one():
+    torch.manual_seed(0)
+    norm = functools.partial(BatchNorm, epsilon=0.0)
+    network = CriticNetwork(
+        TensorSpec((3,)), 2, 2, joint_fc_layer_params=(4, 4), batch_norm=norm
+    )
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 0.5 * torch.randn_like(parameter)
+    inputs = torch.randn(64, 3), torch.randn(64, 2)
+    before = network.evaluate(*inputs)
+    WeightProjection("hidden", network)
+    torch.testing.assert_close(network.evaluate(*inputs), before)
 
 
 @pytest.mark.parametrize("members", [None, 2])
@@ -99,8 +122,10 @@ def test_training_keeps_the_lengths(kind, body):
         algorithm.train_iter()
     moved = [p for n in networks for p in n.parameters()]
     assert not all(map(torch.equal, start, moved))
-    for layer, dim in algorithm._projection._layers:
+    for layer, dim, has_bias in algorithm._projection._layers:
         length = layer.weight.norm(dim=dim)
+        if has_bias:
+            length = torch.hypot(length, layer.bias.view_as(length))
         torch.testing.assert_close(length, torch.ones_like(length))
     assert len(algorithm._projection._layers) >= 2 * (len(SIZES) + 1)
 
