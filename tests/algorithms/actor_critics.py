@@ -31,10 +31,10 @@ def make(cls=SacAlgorithm, action_spec=BOX, *, spread: float = 0.3, **kwargs):
         "actor_network_ctor": actor,
         "critic_network_ctor": Critic,
         "optimizer": Adam(lr=3e-3),
-        "observation_spec": OBSERVATION,
         **kwargs,
     }
-    algorithm = cls(action_spec=action_spec, **arguments)
+    observation_spec = arguments.pop("observation_spec", OBSERVATION)
+    algorithm = cls(observation_spec, action_spec, **arguments)
     with torch.no_grad():
         for name, parameter in algorithm.named_parameters():
             if "alpha" not in name:

@@ -261,7 +261,7 @@ def test_the_memory_map_of_a_run_is_in_its_directory(tmp_path):
     ("bindings", "settings", "message"),
     [
         (["StorageOptions.storage = 'memmap'"], {}, "nothing says where the file"),
-        (["StorageOptions.storage = 'disk'"], {}, "StorageOptions: storage must be"),
+        (["StorageOptions.storage = 'disk'"], {}, "storage must be one of"),
         (["SamplingOptions.max_use = 0"], {}, "max_use must be at least 1, got 0"),
         (
             ["PriorityOptions.beta = @LinearScheduler"],
