@@ -68,6 +68,19 @@ class statistics_of_batch:  # noqa: N801 - used like a function
         _frozen_by_batch = self._before
 
 
+@torch.library.custom_op(
+    "alf_lite::snapshot", mutates_args=(), schema="(Tensor x) -> Tensor"
+)
+def _snapshot(x: Tensor) -> Tensor:
+    """A copy. What such an operation returned is kept, not computed again."""
+    return x.clone()
+
+
+@_snapshot.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
 @configurable
 class BatchNorm(LinearMap):
     """Features with mean 0 and variance 1 in the batch, times a gain, plus a bias.
@@ -146,10 +159,20 @@ class BatchNorm(LinearMap):
             if shift is not None:
                 bias = torch.addcmul(bias, weight, shift)
         else:
-            centered = x - self.running_mean
-            scale = (self.running_variance + self._epsilon).rsqrt()
+            centered = x - self._kept(self.running_mean)
+            scale = (self._kept(self.running_variance) + self._epsilon).rsqrt()
         # Both factors first: they are one number for each feature, not for each row.
         return torch.addcmul(bias, centered, weight * scale)
+
+    def _kept(self, statistics: Tensor) -> Tensor:
+        """Those that a compiled update reads, which may move them later on.
+
+        Its backward pass computes some things again instead of keeping them, and would
+        from the statistics of then (pytorch/pytorch#197039).
+        """
+        if self.training and torch.compiler.is_compiling():
+            return _snapshot(statistics)
+        return statistics
 
     def forward_first(self, x: Tensor) -> Tensor:
         """What the first member makes of [B, size], by its running statistics."""
@@ -205,12 +228,12 @@ class BatchNorm(LinearMap):
 
     def _correction(self, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
         """The r and d of algorithm 1: constants, no gradient goes through them."""
-        running = (self.running_variance + self._epsilon).sqrt()
+        running = (self._kept(self.running_variance) + self._epsilon).sqrt()
         factor = (deviation / running).clamp(1 / self._max_scale, self._max_scale)
-        shift = (mean - self.running_mean) / running
+        shift = (mean - self._kept(self.running_mean)) / running
         shift = shift.clamp(-self._max_shift, self._max_shift)
         # No question to the processor that computes it
-        is_on = self.num_batches >= self._renorm_after
+        is_on = self._kept(self.num_batches) >= self._renorm_after
         return torch.where(is_on, factor, 1.0), torch.where(is_on, shift, 0.0)
 
     def extra_repr(self) -> str:

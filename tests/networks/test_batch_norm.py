@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from alf_lite.algorithms.parts.critics import Critics
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
@@ -171,6 +172,28 @@ def test_critics_are_trained_by_the_batch_and_frozen_ones_keep_their_statistics(
         network.buffers(), critics.target.buffers(), strict=True
     ):
         assert buffer.equal(of_target)
+
+
+@pytest.mark.parametrize("renorm", [False, True])
+def test_the_backward_pass_of_a_graph_takes_the_statistics_of_the_forward_pass(renorm):
+    def gradients(**options):
+        layer = BatchNorm(4, momentum=0.5, renorm=renorm, renorm_after=0)
+        frozen = {name: p.detach() for name, p in layer.named_parameters()}
+
+        def loss_of(trained, other):
+            values = layer(trained)
+            others = functional_call(layer, frozen, (other,))
+            return values.square().sum() + others.relu().square().sum()
+
+        loss_of = torch.compile(loss_of, **options) if options else loss_of
+        torch.manual_seed(0)
+        other, trained = torch.randn(2, 8, 4).unbind()
+        loss = loss_of(trained, other.requires_grad_())
+        return torch.autograd.grad(loss, [other, *layer.parameters()])
+
+    expected = gradients()
+    for a, b in zip(gradients(backend="aot_eager"), expected, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("num_members", [None, 3])
