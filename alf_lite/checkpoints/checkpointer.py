@@ -245,6 +245,30 @@ class Checkpointer:
         except CheckpointError:
             return None
 
+    def make_room(self, step: int) -> None:
+        """Copies the policy of a step to the nearest free one before it.
+
+        Raises:
+            CheckpointError: if there is none, it cannot be read or the disk refuses.
+        """
+        loaded = self.load(step, ("algorithm",))
+        taken = {there for there, _ in self.paths()}
+        free = next((s for s in reversed(range(step)) if s not in taken), None)
+        if free is None:
+            raise CheckpointError(
+                f"{loaded.path} is replaced: no earlier step is free."
+            )
+        _logger.warning("%s is replaced, its policy is now ckpt-%d.", loaded.path, free)
+        self.save(
+            free,
+            loaded.state,
+            loaded.texts,
+            loaded.metadata,
+            best_score=self.score_at(step),
+            resumable=False,
+            prunes=False,  # it is twice there
+        )
+
     def has_policies_only(self) -> bool:
         """Whether there are checkpoints, none damaged, but none to continue from."""
         infos = self.list_checkpoints()

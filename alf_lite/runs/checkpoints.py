@@ -228,6 +228,7 @@ class RunCheckpoints:
         if not ranks.is_first:
             state = part_of_rank(state, algorithm)
         score = _score_of(run) if ranks.is_first else None
+        self._keep_better(run)
         try:
             path = write_together(
                 lambda: self._write(algorithm, run, state, score, resumable=True),
@@ -252,10 +253,19 @@ class RunCheckpoints:
     def would_replace_better(self, run: RunState) -> bool:
         """Whether a checkpoint of now would take the place of a better policy.
 
-        That is one of a part that was killed. The next iteration has room.
+        That is one of a part that was killed. The next iteration has room; if there is
+        none, that policy moves to an earlier one.
         """
         there = self._checkpointer.score_at(run.iterations)
         return ranks.broadcast_data(_is_better(there, _score_of(run)))
+
+    def _keep_better(self, run: RunState) -> None:
+        there = self._checkpointer.score_at(run.iterations)
+        if ranks.is_first and _is_better(there, _score_of(run)):
+            try:
+                self._checkpointer.make_room(run.iterations)
+            except CheckpointError as error:
+                _logger.error("%s The best policy is not kept.", error)
 
     def save_if_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
         """Writes the best policy so far, to be played but not resumed from.

@@ -298,6 +298,29 @@ def test_a_checkpoint_leaves_the_best_policy_of_a_part_that_was_killed(train, tm
     assert steps_in(tmp_path / "run") == [4, 6, 7, 8]
 
 
+@pytest.mark.parametrize("interval", [0, 2])
+def test_the_last_checkpoint_leaves_the_best_policy_of_a_part_that_was_killed(
+    train, tmp_path, caplog, interval
+):
+    config = {"num_checkpoints": 3, **EVALUATE}
+    marks = Marks([0.0, 1.0, 3.0])
+    train(create_env=marks, num_iterations=4, eval_interval=2, **config)
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints")
+    policy = {"algorithm": checkpointer.load(4).state["algorithm"]}
+    checkpointer.save(6, policy, best_score=9.0, resumable=False)
+    config["eval_interval"] = interval
+    result = train(create_env=Marks([5.0] * 2), num_iterations=6, **config)
+    assert (result.best_score, result.checkpoint.name) == (9, "ckpt-6")
+    assert checkpointer.load(resumable=True).step == 6
+    best = checkpointer.load("best", ["algorithm"])
+    assert best.step == 5
+    for name, tensor in best.state["algorithm"].items():
+        assert torch.equal(tensor, policy["algorithm"][name])
+    assert "its policy is now ckpt-5" in caplog.text
+    train(create_env=Marks([7.0] * 2), num_iterations=8, **config)
+    assert checkpointer.load("best", ["algorithm"]).step == 5
+
+
 def test_what_was_not_evaluated_is_not_called_the_best(train, tmp_path):
     config = {"eval_interval": 2, **EVALUATE}
     train(create_env=Marks([0.0, 1.0, 3.0]), num_iterations=4, **config)
