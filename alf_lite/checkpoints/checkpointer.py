@@ -374,7 +374,8 @@ class Checkpointer:
             return [
                 "none has a score: it is the evaluation during training that gives one "
                 "(TrainerConfig.evaluate), or the hook BestModel where the weights of "
-                "the reward are learned"
+                "the reward are learned. Policies that were pushed have none, either. "
+                'The newest is "latest"'
             ]
         if resumable:
             return ["none of these holds what training needs to continue"]

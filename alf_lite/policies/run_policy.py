@@ -250,10 +250,13 @@ def load_policy_checkpoint(root_dir: str | Path, which: str | int) -> LoadedChec
         which: "latest", "best" or a step.
 
     Raises:
+        ConfigError: if there is no run.
         CheckpointError: if there is none that can be used.
     """
-    checkpoints = RunDirectory(root_dir).checkpoints
-    loaded = Checkpointer(checkpoints, read_only=True).load(
+    directory = RunDirectory(root_dir)
+    if not directory.checkpoints.exists():
+        directory.read_user_config()  # says so where there is no run
+    loaded = Checkpointer(directory.checkpoints, read_only=True).load(
         which, [training_state.ALGORITHM]
     )
     with border(loaded.path, CHECKPOINT):  # it may be of somebody else

@@ -198,8 +198,21 @@ class RunDirectory:
         self.restore_user_config()
         text = self._user_text()
         if text is None:
-            raise ConfigError(f"{self.path} holds no run: there is no {USER_CONFIG}")
+            raise ConfigError(
+                f"{self.path} holds no run: there is no {USER_CONFIG}{self._nearby()}"
+            )
         return text
+
+    def _nearby(self) -> str:
+        """Goes on about runs that may be meant instead."""
+        place = self.path.parent
+        if self.path.name == self.checkpoints.name and (place / USER_CONFIG).is_file():
+            return f". Give the run, {place}"
+        inside = sorted(file.parent.name for file in self.path.glob(f"*/{USER_CONFIG}"))
+        if not inside:
+            return ""
+        shown = ", ".join(inside[:3]) + (", …" if len(inside) > 3 else "")
+        return f". Give one of the runs in it: {shown}"
 
     def restore_user_config(self) -> None:
         """Puts ``user.gin`` back from the newest checkpoint if a crash has cost it.

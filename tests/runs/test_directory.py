@@ -17,6 +17,7 @@ import pytest
 
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.policies.trained_policy import load_policy
 from alf_lite.runs.directory import RunDirectory, changed_lines
 
 
@@ -202,6 +203,21 @@ def test_changed_configuration_is_logged_as_difference(tmp_path, caplog):
 def test_directory_without_a_run_says_so(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no run.*user\.gin"):
         RunDirectory(tmp_path).read_user_config()
+
+
+def test_the_runs_nearby_are_named(tmp_path):
+    for name in "bcda":
+        RunDirectory(tmp_path / name).acquire()
+        (tmp_path / name / "user.gin").touch()
+    for load in (lambda run: RunDirectory(run).read_user_config(), load_policy):
+        with pytest.raises(ConfigError, match=r"one of the runs in it: a, b, c, …$"):
+            load(tmp_path)
+        with pytest.raises(ConfigError, match=rf"Give the run, {tmp_path}/a$"):
+            load(tmp_path / "a" / "checkpoints")
+        with pytest.raises(ConfigError, match=r"holds no run: there is no user\.gin$"):
+            load(tmp_path / "none")
+    with pytest.raises(CheckpointError, match="there is none"):
+        load_policy(tmp_path / "a", "best")
 
 
 def test_changed_lines_lists_only_what_differs():
