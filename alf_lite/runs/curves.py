@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import math
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -242,14 +243,19 @@ def rows_of(run: Path, name: str, needed: Iterable[str] = AXES) -> Iterator[Row]
     if not path.exists():
         return
     with reading(path, max_bytes=_MAX_LOG_BYTES) as file:
-        num_left_out = 0
+        num_left_out, names = 0, tuple(needed)
         for row in read_rows(file):
-            if row.keys() >= set(needed):
+            if all(_is_place(row.get(name)) for name in names):
                 yield row
             else:
                 num_left_out += 1
         if num_left_out:
             _logger.warning("%s: %d rows tell no place: left out", path, num_left_out)
+
+
+def _is_place(value: Any) -> bool:
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    return value is not None and not is_infinite
 
 
 def _listed(names: Iterable[str]) -> str:

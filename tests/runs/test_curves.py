@@ -100,6 +100,16 @@ def test_damaged_lines_and_late_evaluations_do_no_harm(tmp_path):
     assert curves[RETURN].values.tolist() == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("place", ["null", "NaN", "Infinity"])
+def test_a_row_at_a_place_that_is_no_number_is_left_out(tmp_path, caplog, place):
+    write_run(tmp_path, [(i, float(i)) for i in range(5)])
+    log = tmp_path / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"env_steps": 3', f'"env_steps": {place}'))
+    curve = alf_lite.read_curves(tmp_path)[RETURN]
+    assert curve.env_steps.tolist() == [0, 1, 2, 4]
+    assert "1 rows tell no place: left out" in caplog.text
+
+
 def test_a_dataframe_has_a_row_per_iteration(run):
     pandas = pytest.importorskip("pandas")
     frame = alf_lite.read_curves(run).to_dataframe()
