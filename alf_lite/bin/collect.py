@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl.flags import FlagValues
@@ -22,6 +24,7 @@ from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from alf_lite.environments.environment import Environment
+    from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
     from alf_lite.tools.collector import Amount, Collection, CollectionPolicy
 
 _logger = logging.getLogger(__name__)
@@ -137,8 +140,31 @@ def _write(values: FlagValues, env: Environment, collection: Collection) -> None
     """Writes what was collected and says what to do with it."""
     from alf_lite.datasets.writing import write_source
 
-    write_source(collection.to_buffer(), env, values.output, values.format)
+    buffer = collection.to_buffer()
+    try:
+        write_source(buffer, env, values.output, values.format)
+    except ConfigError as error:  # of a disk that is full by now, for one
+        raise ConfigError(f"{error}\n{_write_elsewhere(buffer)}") from error
     recorded_steps_flags.tell_written(values)
+
+
+def _write_elsewhere(buffer: ReplayBuffer) -> str:
+    """Writes all steps where temporary files are; says where, or that it cannot."""
+    from alf_lite.checkpoints.files import new_output
+
+    folder = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="alf_lite-steps-"))
+        with new_output(folder / "steps.replay") as temporary:
+            buffer.save().write_to(temporary)
+    except (ConfigError, OSError) as error:
+        if folder is not None:
+            folder.rmdir()
+        return f"Nor elsewhere: {error}. The steps are lost."
+    return (
+        f"The steps are in {folder}/steps.replay instead, in the format alf_lite: move "
+        "it, or write it in another with convert_buffer."
+    )
 
 
 def _write_part(values: FlagValues, env: Environment, collection: Collection) -> None:

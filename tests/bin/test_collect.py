@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
 import signal
+import tempfile
 import time
 
 import numpy as np
@@ -302,6 +304,36 @@ def test_nothing_is_left_of_a_file_that_was_interrupted(tmp_path, monkeypatch):
     arguments = ["--env=CartPole-v1", "--policy=random", "--num_episodes=1"]
     assert run(*arguments, f"--output={tmp_path}/data/a") == 130
     assert list((tmp_path / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_all_full", [False, True])
+def test_steps_that_cannot_be_written_are_kept_elsewhere(
+    tmp_path, monkeypatch, capsys, is_all_full
+):
+    write_to = Stream.write_to
+
+    def fill(stream, path):
+        if is_all_full or path.parent.name == "data":
+            path.write_bytes(b"half of it")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_to(stream, path)
+
+    monkeypatch.setattr(Stream, "write_to", fill)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    arguments = ["--env=CartPole-v1", "--policy=random", "--num_env_steps=9"]
+    assert run(*arguments, f"--output={tmp_path}/data/a") == 2
+    errors = capsys.readouterr().err
+    assert f"{tmp_path}/data/a cannot be written: No space left" in errors
+    assert list((tmp_path / "data").iterdir()) == []
+    kept = list(tmp_path.glob("alf_lite-steps-*/*"))
+    if is_all_full:
+        assert errors.endswith("The steps are lost.\n")
+        assert not kept
+        assert not list(tmp_path.glob("alf_lite-steps-*"))
+        return
+    assert f"The steps are in {kept[0]} instead" in errors
+    env = create_environment("CartPole-v1")
+    assert load_replay_buffer(str(kept[0]), env).total_size == 10
 
 
 def test_a_class_is_named_as_an_environment(tmp_path, capsys):
