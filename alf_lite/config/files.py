@@ -315,10 +315,16 @@ def _raise_translated(error: Exception) -> NoReturn:
         and isinstance(error, (TypeError, ValueError))
         and not isinstance(error, AlfLiteError)
     ):
-        name = "" if isinstance(error, ConfigError) else f"{called[0]}: "
+        is_named = isinstance(error, ConfigError) or _names_itself(error, called[0])
+        name = "" if is_named else f"{called[0]}: "
         lines = [f"{name}{error}", *_bindings_spoken_of(str(error), called)]
         raise ConfigError("\n  ".join(lines)) from error
     raise error
+
+
+def _names_itself(error: Exception, called: str) -> bool:
+    """Whether a message begins with the name of what was called."""
+    return re.split(r"\W", str(error))[0] == called.rpartition(".")[2]
 
 
 def _first_line(error: Exception) -> str:

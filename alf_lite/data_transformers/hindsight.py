@@ -127,7 +127,7 @@ class HindsightExperienceTransformer(ReplayTransformer):
             ``compute_reward``, see :func:`reward_function_of`.
 
     Raises:
-        ConfigError: if an argument is out of range, a field does not exist, or the two
+        ValueError: if an argument is out of range, a field does not exist, or the two
             goals have different specs.
     """
 

@@ -47,7 +47,7 @@ class StatisticsTransformer(SingleStepTransformer):
             ``"never"``, to keep those of a checkpoint.
 
     Raises:
-        ConfigError: if ``clipping`` or ``update_mode`` is out of range.
+        ValueError: if ``clipping`` or ``update_mode`` is out of range.
     """
 
     keeps_entries_apart = True
@@ -116,7 +116,7 @@ class ObservationNormalizer(StatisticsTransformer):
         **kwargs: see :class:`StatisticsTransformer`.
 
     Raises:
-        ConfigError: if a field does not exist or is not floating point, or an argument
+        ValueError: if a field does not exist or is not floating point, or an argument
             is out of range.
     """
 
@@ -234,7 +234,7 @@ class RewardNormalizer(StatisticsTransformer):
         **kwargs: see :class:`StatisticsTransformer`.
 
     Raises:
-        ConfigError: if an argument is out of range.
+        ValueError: if an argument is out of range.
     """
 
     def __init__(

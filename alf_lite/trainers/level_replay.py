@@ -75,7 +75,7 @@ class LevelReplay(Hook):
         priority: int = 50,
     ) -> None:
         super().__init__(priority)
-        check_choice(LevelScore, **{"LevelReplay: score": score})
+        check_choice(LevelScore, score=score)
         if num_levels < 1 or not temperature > 0:
             raise ValueError(
                 "LevelReplay: num_levels must be at least 1 and temperature positive, "

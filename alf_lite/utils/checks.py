@@ -39,10 +39,10 @@ def check_count(**values: int | None) -> None:
 
 
 def check_choice(choices: Any, **values: Any) -> None:
-    """Raises ConfigError, with its name, for a value that is none of a Literal's."""
+    """Raises ValueError, with its name, for a value that is none of a Literal's."""
     for name, value in values.items():
         if value not in get_args(choices):
-            raise ConfigError(
+            raise ValueError(
                 f"{name} must be one of {get_args(choices)}, got {value!r}"
             )
 

@@ -271,7 +271,7 @@ def test_what_it_cannot_do_is_refused():
         MbrlAlgorithm(image, ACTION)
     with pytest.raises(ValueError, match="multiple of the 2 members"):
         mbrl(num_particles=3)
-    with pytest.raises(ConfigError, match="trajectory_sampling must be one of"):
+    with pytest.raises(ValueError, match="trajectory_sampling must be one of"):
         mbrl(trajectory_sampling="ts2")
     with pytest.raises(ConfigError, match=r"1 ahead \(to the next step\) take 2"):
         mbrl(config=TrainerConfig(mini_batch_length=1, num_iterations=1))

@@ -14,7 +14,6 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing.probe_environments import ObservationPolicyEnv
@@ -141,5 +140,5 @@ def is_right(agent) -> float:
     ],
 )
 def test_what_it_cannot_predict_is_refused(spec, arguments, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ValueError, match=message):
         PredictiveRepresentation(spec, ACTION, **arguments)

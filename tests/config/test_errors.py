@@ -176,6 +176,14 @@ def test_a_bad_value_names_the_configurable_and_the_line(tmp_path):
     assert isinstance(error.value.__cause__, ValueError)
 
 
+def test_a_message_that_begins_with_the_configurable_names_it_once():
+    for text in ("fail_with: too much", "fail_with.a is too much", "too much"):
+        with pytest.raises(ConfigError) as error:
+            build(fail_with, ValueError(text))
+        assert str(error.value).startswith(("fail_with: too", "fail_with.a is"))
+        assert str(error.value).count("fail_with") == 1
+
+
 def test_a_config_error_names_the_lines_of_all_wrong_fields():
     config_files.parse_config(
         None,

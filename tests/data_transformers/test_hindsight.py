@@ -454,7 +454,7 @@ def test_goals_may_be_anywhere_in_the_observation():
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ValueError, match=message):
         her(**arguments)
 
 

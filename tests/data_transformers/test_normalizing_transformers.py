@@ -182,7 +182,7 @@ def test_a_nan_is_refused_with_its_step_and_environment():
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ValueError, match=message):
         ObservationNormalizer(SPEC, **arguments)
 
 

@@ -264,7 +264,7 @@ def test_the_memory_map_of_a_run_is_in_its_directory(tmp_path):
         (
             ["StorageOptions.storage = 'disk'"],
             {},
-            r"storage must be one of .*\n.*StorageOptions\.storage",
+            r"^StorageOptions: storage must be one of .*\n.*StorageOptions\.storage",
         ),
         (["SamplingOptions.max_use = 0"], {}, "max_use must be at least 1, got 0"),
         (
