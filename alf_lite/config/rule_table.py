@@ -40,6 +40,7 @@ FACTS = {
         *("tells_action_distribution", "tells_priority", "transforms_replayed_steps"),
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
         *("adapts_learning_rate", "needs_successors", "needs_rollout_info"),
+        "explores_by_epsilon",
         "all_environments",  # their number, on all ranks
     },
     "hooks": {"hooks_of_environments", "learns_reward_weights"},
@@ -51,7 +52,7 @@ FACTS = {
 # What has an effect in every run, whatever else is set.
 ALWAYS = (
     "algorithm_ctor random_seed root_dir hook_ctors device cuda_graphs num_threads "
-    "check_finite overwrite_policy_output evaluate epsilon_greedy num_checkpoints "
+    "check_finite overwrite_policy_output evaluate num_checkpoints "
     "keep_checkpoints summary_interval summarize_first_interval summary_axis "
     "summaries_flush_secs metric_ctors metric_min_buffer_size debug_summaries "
     "summarize_grads_and_vars"
@@ -195,6 +196,12 @@ EFFECTS = (
         lambda tells_action_distribution: tells_action_distribution,
         "{algorithm} tells no action_distribution in training: set its attribute "
         "tells_action_distribution = True if the info of its train_step has it,",
+    ),
+    Effect(
+        "epsilon_greedy",
+        lambda explores_by_epsilon: explores_by_epsilon,
+        "{acting} takes its best action in every evaluation (explores_by_epsilon is "
+        "False): use another algorithm,",
     ),
     Effect(
         "priority_replay",

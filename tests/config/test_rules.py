@@ -8,11 +8,14 @@ import functools
 import pytest
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.learning.rank_share import share_of_rank
 from alf_lite.algorithms.mbrl_algorithm import MbrlAlgorithm
 from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.tdmpc2_algorithm import Tdmpc2Algorithm
 from alf_lite.config import TrainerConfig, rules
 from alf_lite.config.rule_table import ALWAYS, EFFECTS, FACTS, RULES
@@ -282,6 +285,18 @@ def test_algorithms_without_priorities_replay_by_none():
         ):
             with pytest.raises(ConfigError, match="Algorithm tells no priority of win"):
                 algorithm(env=env, config=config(priority_replay=True))
+
+
+def test_what_always_takes_its_best_action_has_no_epsilon():
+    planner = functools.partial(Tdmpc2Algorithm, episode_length=200)
+    given = config(epsilon_greedy=0.5)
+    with create_environment("Pendulum-v1") as env:
+        SacAlgorithm(env=env, config=given)
+        for algorithm in (DdpgAlgorithm, Td3Algorithm, MbrlAlgorithm, planner):
+            message = "epsilon_greedy is 0.5, but .*Algorithm takes its best action"
+            with pytest.raises(ConfigError, match=message):
+                algorithm(env=env, config=given)
+            algorithm(env=env, config=given, is_eval=True)  # as play --sample asks
 
 
 def test_what_a_search_found_is_not_in_recorded_steps():

@@ -377,6 +377,7 @@ def _check_settings(
         unrolls_with_grad=algorithm.unrolls_with_grad,
         tells_action_distribution=algorithm.tells_action_distribution,
         tells_priority=acting.tells_priority,
+        explores_by_epsilon=algorithm.rl_algorithm.explores_by_epsilon,
         needs_successors=acting.needs_successors,
         needs_rollout_info=acting.needs_rollout_info,
         transforms_replayed_steps=transformer.needs_replay,
