@@ -46,6 +46,7 @@ from gymnasium.wrappers import AtariPreprocessing, TimeLimit
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, EnvError, missing_extra
+from alf_lite.utils.checks import check_count, check_not_negative
 
 Observation = dict[str, Any]
 
@@ -98,6 +99,9 @@ def atari_preprocessing(
     max_episode_steps, spec.max_episode_steps = spec.max_episode_steps, None
     env.close()
     try:
+        # Older versions of gymnasium assert it, without a word.
+        check_count(frame_skip=frame_skip, screen_size=screen_size)
+        check_not_negative(noop_max=noop_max)
         game = AtariPreprocessing(
             gymnasium.make(spec),
             noop_max=noop_max,

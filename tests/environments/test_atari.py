@@ -255,9 +255,9 @@ def test_it_must_be_the_first_wrapper(scripted):
         ({"obs_type": "ram"}, {}, "leave obs_type out of env_kwargs"),
         ({"sound_obs": True}, {}, "leave sound_obs out of env_kwargs"),
         ({}, {"repeat_action_probability": 1.5}, r"must lie in \[0, 1\], got 1.5"),
-        ({}, {"frame_skip": 0}, "frame_skip.*positive"),
-        ({}, {"noop_max": -1}, "noop_max.*non-negative"),
-        ({}, {"screen_size": 0}, "screen_size.*positive"),
+        ({}, {"frame_skip": 0}, "frame_skip must be a positive integer"),
+        ({}, {"noop_max": -1}, "noop_max must not be negative"),
+        ({}, {"screen_size": 0}, "screen_size must be a positive integer"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(scripted, make, options, message):
