@@ -11,6 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from alf_lite.datasets.source import (
 )
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.space_specs import RecordedValues
-from alf_lite.errors import DataError, needs_extra
+from alf_lite.errors import ConfigError, DataError, needs_extra
 
 if TYPE_CHECKING:
     import h5py
@@ -214,9 +215,15 @@ def _arrow_episodes(storage: Any, numbers: range) -> Iterator[Mapping[str, Any]]
 
     And takes an episode of more rows than there are in a batch of Arrow for several.
     """
-    from minari.dataset._storages.arrow_storage import _decode_space
     from pyarrow import dataset
 
+    try:
+        from minari.dataset._storages.arrow_storage import _decode_space
+    except ImportError as error:  # it is nobody's to rely on
+        raise ConfigError(
+            f"{storage.data_path}: the Arrow files of Minari {version('minari')} "
+            "cannot be read yet. Install minari==0.5.4, or write the data as HDF5."
+        ) from error
     for number in numbers:
         table = dataset.dataset(
             str(storage.data_path / str(number)),

@@ -242,6 +242,17 @@ def test_a_truncated_file_is_refused(root):
         load_replay_buffer("minari:flat-v0", make_env())
 
 
+def test_a_minari_without_what_reads_its_arrow_files_is_named(monkeypatch):
+    create_flat("flat-v0", "arrow")
+    storage = pytest.importorskip("minari.dataset._storages.arrow_storage")
+    monkeypatch.delattr(storage, "_decode_space")
+    message = (
+        r"flat-v0/data: the Arrow files of Minari \S+ cannot be read yet\. Install"
+    )
+    with pytest.raises(ConfigError, match=message):
+        load_replay_buffer("minari:flat-v0", make_env())
+
+
 def test_no_environment_is_built_to_learn_the_spaces(root):
     create_flat("flat-v0")
     file = root / "flat-v0/data/metadata.json"
