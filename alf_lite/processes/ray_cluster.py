@@ -16,6 +16,7 @@ import re
 import signal
 import socket
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ _LOOK_SECONDS = 5.0  # between two looks at the head
 # Without a head, after which Ray is given up: after 60 it ends every program at once,
 # which has saved nothing.
 _HEAD_SECONDS = 35.0
+_MAX_SHOWN = 400  # letters of what Ray says of a loss
 _LOCAL = "local"  # a Ray of this machine alone, as Ray names it
 _AUTHENTICATION = "RAY_AUTH_MODE"
 _LEAST_VERSION = (2, 52)  # with tokens
@@ -133,7 +135,14 @@ def answer_of(future: Future[Any]) -> Any:
     is_start = bool(getattr(error, "actor_init_failed", False)) or isinstance(
         error, errors.RuntimeEnvSetupError
     )
-    raise ActorLostError(str(error).strip(), is_start=is_start)
+    text = str(error).strip()
+    raise ActorLostError(text if is_start else _shortened(text), is_start=is_start)
+
+
+def _shortened(text: str) -> str:
+    """A line of what Ray says of a loss: no numbers of its own, the first reasons."""
+    lines = [line for line in text.split("\n") if not line.startswith("\t")]
+    return textwrap.shorten(" ".join(lines), _MAX_SHOWN, placeholder=" …")
 
 
 class RayCluster:
@@ -248,7 +257,7 @@ class Head:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._looked_at = time.monotonic()
+        self._looked_at = -math.inf  # the first time at once: it may not last
         self._seen_at = math.inf  # one that was never seen may be hidden from here
 
     def check(self) -> None:

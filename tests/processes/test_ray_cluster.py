@@ -109,14 +109,17 @@ def test_a_head_that_is_lost_for_a_while_is_said(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         head = Head(f"127.0.0.1:{server.getsockname()[1]}")
         hidden = Head(f"127.0.0.1:{server.getsockname()[1]}")
+        seen_once = Head(f"127.0.0.1:{server.getsockname()[1]}")
+        seen_once.check()
         for clock.now in (10.0, 20.0):
             head.check()
     for clock.now in (30.0, 50.0):
         head.check()
     clock.now = 60.0
     hidden.check()  # never seen
-    with pytest.raises(WorkerError, match=r"head of Ray, 127.*for 35 s .*refused"):
-        head.check()
+    for lost in (head, seen_once):
+        with pytest.raises(WorkerError, match=r"head of Ray, 127.*for 35 s .*refused"):
+            lost.check()
 
 
 def answered(result=None, error=None) -> Future:
@@ -134,6 +137,40 @@ def test_an_answer_is_what_was_returned_or_raised():
         answer_of(answered(error=ActorLostError("gone")))
     with pytest.raises(KeyError):
         answer_of(answered(error=KeyError("x")))
+
+
+LOSS = """The actor died unexpectedly before finishing this task.
+\tclass_name: RayWorker
+\tactor_id: 6fa867cc47a13cddc56ee5d301000000
+\tpid: 11004
+\tnamespace: 3db3169c-1f41-430b-883d-52004769809b
+\tip: 127.0.0.1
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"""
+
+
+@pytest.mark.parametrize("is_start", [False, True])
+def test_what_is_said_of_a_lost_actor_is_a_line(monkeypatch, is_start):
+    ray = types.ModuleType("ray")
+    kinds = {name: type(name, (Exception,), {}) for name in ("RayError", "Task", "Set")}
+    ray.exceptions = types.SimpleNamespace(
+        RayError=kinds["RayError"],
+        RayTaskError=kinds["Task"],
+        RuntimeEnvSetupError=kinds["Set"],
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    error = kinds["RayError"](LOSS + " exit detail" * 80)
+    error.actor_init_failed = is_start
+    with pytest.raises(ActorLostError) as lost:
+        answer_of(answered(error=error))
+    said = str(lost.value)
+    if is_start:  # with the traceback
+        assert said == str(error)
+        return
+    assert said.startswith(
+        "The actor died unexpectedly before finishing this task. The"
+    )
+    assert "has died. Worker exit type: SYSTEM_ERROR exit" in said
+    assert (len(said) <= 400, said[-1], "\n" in said) == (True, "…", False)
 
 
 class Raylet(types.ModuleType):
