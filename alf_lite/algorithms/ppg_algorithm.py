@@ -23,11 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.learning.update_summaries import write_means
 from alf_lite.algorithms.learning.updates import update_with_gradient
-from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import BatchInfo, LossInfo, TimeStep
+from alf_lite.data_structures import BatchInfo, Experience, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import trained_rows
@@ -144,11 +145,13 @@ class PPGAlgorithm(PPOAlgorithm):
         """Makes room for the unrolls of a period."""
         if self._is_eval or self._config is None:
             return
+        symmetric = self._symmetric_unroll
+        num_views = 1 if symmetric is None else symmetric.num_views
         self._memory = UnrollMemory(
             self._observation_spec,
             self.reward_spec,
             num_unrolls=self._auxiliary_period,
-            num_rows=num_environments * int(self._config.unroll_length),
+            num_rows=num_environments * int(self._config.unroll_length) * num_views,
         )
 
     @property
@@ -157,17 +160,16 @@ class PPGAlgorithm(PPOAlgorithm):
         own = [self._auxiliary_head, self._target_normalizer, self._memory]
         return [*super().training_only_modules, *(m for m in own if m is not None)]
 
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Any, batch_info: BatchInfo
-    ) -> tuple[TimeStep, PPOInfo]:
+    def preprocess(
+        self, experience: Experience, valid: Tensor, batch_info: BatchInfo
+    ) -> TrainingBatch:
         """Also notes what the auxiliary phase will learn from the unroll."""
-        inputs, info = super().preprocess_experience(
-            root_inputs, rollout_info, batch_info
-        )
-        rows = AuxiliaryRows(inputs.observation, info.value_target, info.valid)
+        batch = super().preprocess(experience, valid, batch_info)
+        info = batch.rollout_info
+        rows = AuxiliaryRows(batch.inputs.observation, info.value_target, info.valid)
         # Without the bootstrap row, [B, T, ...] → [B·T, ...]
         self._latest = nest.map_structure(lambda t: t[:, :-1].flatten(0, 1), rows)
-        return inputs, info
+        return batch
 
     def after_train_iter(self, root_inputs: TimeStep, rollout_info: Nest) -> None:
         """Stores the unroll; after ``auxiliary_period`` of them, the phase."""

@@ -127,6 +127,20 @@ def test_the_phase_comes_after_so_many_iterations_and_keeps_the_policy():
     assert error < old_error
 
 
+def test_the_phase_sees_every_unroll_in_the_mirror_too():
+    algorithm, _ = build(symmetries=[lambda seen, action: (-seen, 1 - action)])
+    phases = []
+    algorithm.auxiliary_phase = phases.append
+    for _ in range(4):
+        algorithm.train_iter()
+    [rows] = phases
+    seen, mirror = rows.observation.view(4, 2, -1).unbind(1)  # of each unroll
+    assert seen.shape == (4, 8 * 8)
+    torch.testing.assert_close(mirror, -seen)
+    for field in (rows.value_target, rows.valid):
+        assert torch.equal(*field.view(4, 2, -1).unbind(1))
+
+
 def test_the_stored_steps_are_part_of_a_checkpoint():
     algorithm, _ = build()
     for _ in range(3):

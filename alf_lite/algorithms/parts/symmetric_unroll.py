@@ -37,12 +37,13 @@ class SymmetricUnroll:
     ) -> None:
         self._symmetries = symmetries
         self._policy = policy
+        self.num_views = 1 + len(symmetries)  # of every unroll
 
     @torch.no_grad()
     def extend(
         self, batch: TrainingBatch, transformer: DataTransformer
     ) -> TrainingBatch:
-        """[B, T, ...] → [B (1 + number of symmetries), T, ...].
+        """[B, T, ...] → [B · num_views, T, ...].
 
         Args:
             batch: preprocessed.
