@@ -61,6 +61,7 @@ class DdpgInfo(NamedTuple):
     discount: Tensor  # [T, B] Γ_t
     num_steps: Field  # [T, B] m, of a network with memory
     step_type: Tensor  # [T, B]
+    action_cost: Field = ()  # [T, B] of μ(s_t), with gradient; () without action_l2
 
 
 class DdpgLossInfo(NamedTuple):
@@ -203,6 +204,7 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
             discount=rollout_info.discount,
             num_steps=rollout_info.num_steps,
             step_type=inputs.step_type,
+            action_cost=self._cost_of(action),
         )
         new_state = DdpgState(
             actor_state,
@@ -240,10 +242,13 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
         values = self._critics.evaluate_frozen(features, action, only_first=True)
         value = self._weigh(values[:, 0])
         value = with_clipped_slope(value, action, self._dqda_clipping)
-        action_l2 = self._action_l2
-        if not is_zero(action_l2):
-            value = value - action_l2 * action.square().sum(-1)
         return action, value, actor_state
+
+    def _cost_of(self, action: Field) -> Field:
+        """What ``action_l2`` takes for the actor's action [B, action_size], [B]."""
+        if not isinstance(action, Tensor) or is_zero(self._action_l2):
+            return ()
+        return self._action_l2 * action.square().sum(-1)
 
     @torch.no_grad()
     def _next_value(
@@ -278,6 +283,8 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
         loss, actor_loss = critic_loss, info.policy_value
         if self._actor_updates.is_due:
             actor_loss = self._actor_loss(info)
+            if isinstance(info.action_cost, Tensor):
+                actor_loss = actor_loss + info.action_cost
             loss = critic_loss + actor_loss
         return LossInfo(
             loss=loss,

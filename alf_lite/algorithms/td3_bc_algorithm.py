@@ -69,7 +69,7 @@ class Td3BcInfo(NamedTuple):
 class Td3BcLossInfo(NamedTuple):
     """The parts of the loss and its diagnostics, [T, B] each."""
 
-    td3: DdpgLossInfo  # its actor_loss is −λ Q
+    td3: DdpgLossInfo  # its actor_loss is −λ Q, and what action_l2 adds
     bc_loss: Field  # () if the actor is not updated
 
 

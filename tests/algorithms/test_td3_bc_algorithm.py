@@ -77,6 +77,18 @@ def test_a_pause_of_the_actor_is_one_of_the_cloning():
     assert loss.extra.bc_loss.shape == (1, 5)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 2.5])
+def test_squares_of_actions_weigh_the_same_whatever_the_values(alpha):
+    plain, costly = (make(bc_alpha=alpha, action_l2=weight) for weight in (0.0, 0.3))
+    costly.load_state_dict(plain.state_dict())
+    steps = windows(BOX)
+    action, _ = plain._policy(steps.observation[:, 0])
+    without, with_cost = (a.calc_loss(info_of(a, steps)) for a in (plain, costly))
+    torch.testing.assert_close(
+        (with_cost.loss - without.loss)[0], 0.3 * action.square().sum(1)
+    )
+
+
 def bandit() -> TimeStep:
     """90 one-step episodes near the action -0.5, whose value is themselves."""
     torch.manual_seed(3)
