@@ -100,7 +100,7 @@ class Td3BcAlgorithm(Td3Algorithm):
             critic_bc_weight: β of ReBRAC, for targets; their windows have one step more
                 than n + 1, the action after them. 0: TD3+BC.
             offline_rows_only: clone the actions of offline buffers, not those of the
-                run's own steps.
+                run's own steps, whose targets are not kept near them either.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
@@ -139,10 +139,12 @@ class Td3BcAlgorithm(Td3Algorithm):
         """Eq. 3 of ReBRAC: less what the action differs by from what the data did."""
         if not self._takes_next_action:
             return value
-        taken, is_last = transition.next_action
+        taken, is_free = transition.next_action  # at a LAST, nothing was done
+        if isinstance(transition.is_offline, Tensor):
+            is_free = is_free | ~transition.is_offline
         taken = self._actions.to_vector(taken).clamp(-1.0, 1.0)
         distance = (action - taken).square().sum(-1)
-        return value - self._critic_bc_weight * torch.where(is_last, 0.0, distance)
+        return value - self._critic_bc_weight * torch.where(is_free, 0.0, distance)
 
     def _extend_info(
         self, info: DdpgInfo, transition: Transition, taken: Tensor, action: Field

@@ -5,10 +5,11 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgState
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.parts.return_heads import QuantileHead
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm, Td3BcInfo
-from alf_lite.data_structures import TimeStep
+from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -18,6 +19,7 @@ from tests.replayed_steps import (
     FIRST,
     LAST,
     MID,
+    batch_of,
     info_of,
     update,
     windows,
@@ -150,6 +152,21 @@ def test_targets_stay_near_what_the_data_did_next():
         torch.testing.assert_close(
             info.td3.next_value[0, b], expected[0, b] - 0.7 * distance
         )
+
+
+def test_targets_of_own_steps_are_as_free_as_their_actions():
+    algorithm = make(critic_bc_weight=0.7, offline_rows_only=True)
+    steps, is_offline = windows(BOX, length=3), torch.tensor([0, 1, 0, 0, 1])
+
+    def next_value(source: list[int]):
+        batch_info = BatchInfo(source=torch.tensor(source))
+        batch = batch_of(algorithm, steps, batch_info)
+        return LossFunction(algorithm).info(batch)[0].td3.next_value[0]
+
+    near, free = next_value([1] * 5), next_value([0] * 5)
+    assert (near < free)[[0, 4]].all()
+    expected = torch.where(is_offline.bool(), near, free)
+    torch.testing.assert_close(next_value(is_offline.tolist()), expected)
 
 
 def test_what_has_no_near_targets_is_refused():
