@@ -33,6 +33,7 @@ from alf_lite.networks.batch_norm import (
     trained_rows,
 )
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.utils.checks import check_left_out
 from alf_lite.utils.schedulers import Scheduled
 
@@ -67,8 +68,8 @@ class CrossqAlgorithm(SacAlgorithm):
             target_update_period: likewise.
 
         Raises:
-            ConfigError: if the critics are not batch-normalized, or have a memory; for
-                a period without target networks.
+            ConfigError: if the critics are not batch-normalized, or their encoder is,
+                or they have a memory; for a period without target networks.
         """
         self._has_target_critics = target_update_tau is not None
         if target_update_tau is None:
@@ -89,6 +90,13 @@ class CrossqAlgorithm(SacAlgorithm):
                 f"{self._name} needs critics with batch normalization, which takes the "
                 "place of target networks: use NormalizedCriticNetwork, or "
                 "CriticNetwork.batch_norm=True"
+            )
+        encoders = [m for m in network.modules() if isinstance(m, EncodedNetwork)]
+        if any(normalizes_by_batch(m) for e in encoders for m in e._encoder.modules()):
+            raise ConfigError(
+                f"{self._name}: the encoder of the critics has batch normalization, "
+                "but sees both steps of a transition one by one. Leave it out there: "
+                "the critics normalize the encodings of both together"
             )
         if not nest.is_empty(network.state_spec):
             raise ConfigError(

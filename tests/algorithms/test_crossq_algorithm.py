@@ -19,6 +19,7 @@ from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -196,6 +197,12 @@ def test_targets_value_both_steps_by_the_statistics_of_the_batch(
 def test_critics_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="needs critics with batch normalization"):
         crossq(critic_network_ctor=CriticNetwork)
+    encoder = functools.partial(EncodingNetwork, batch_norm=True)
+    encoded = functools.partial(Critic, encoding_network_ctor=encoder)
+    crossq(critic_network_ctor=encoded)  # of a vector, which is encoded by itself
+    encoded.keywords["encoder_fc_layer_params"] = (8,)
+    with pytest.raises(ConfigError, match="the encoder of the critics has batch norm"):
+        crossq(critic_network_ctor=encoded)
     memory = functools.partial(Critic, encoding_network_ctor=GRUEncodingNetwork)
     with pytest.raises(ConfigError, match="without memory"):
         crossq(critic_network_ctor=memory)
