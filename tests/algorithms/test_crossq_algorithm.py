@@ -23,7 +23,7 @@ from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from tests.replayed_steps import update, windows
+from tests.replayed_steps import batch_of, update, windows
 
 OBSERVATION = TensorSpec((3,))
 BOX = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)
@@ -115,6 +115,23 @@ def test_steps_that_start_no_transition_move_no_value_of_another(kind, compiles)
                 *(b.float() for b in algorithm._critics.online.buffers()),
             ]
         )
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.slow
+def test_a_compiled_update_has_the_same_gradients():
+    actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,), body="xqc")
+    found = []
+    for compiles in (False, True):
+        algorithm = crossq(actor_network_ctor=actor, actor_update_period=1)
+        function = LossFunction(algorithm)
+        loss_of = function.compiled(backend="aot_eager") if compiles else function
+        batch = batch_of(algorithm, windows(BOX, batch_size=16))
+        torch.manual_seed(1)
+        loss = loss_of(batch)[0].loss
+        parameters = [p for p in algorithm.parameters() if p.requires_grad]
+        found.append([*torch.autograd.grad(loss, parameters), *algorithm.buffers()])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
 
