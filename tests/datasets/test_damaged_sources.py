@@ -347,7 +347,7 @@ def test_a_changed_bit_of_an_alf_checkpoint_is_found(tmp_path):
     ("name", "value", "message"),
     [
         ("reward", torch.zeros(1).expand(1, 20 * 10**8), "claims 8000000000 bytes"),
-        ("reward", torch.zeros(1, 20).to_sparse(), "no plain array"),
+        ("reward", torch.zeros(1, 20).to_sparse(), "no plain"),
         ("reward", torch.zeros(1, 20, dtype=torch.bfloat16), "BFloat16"),
         ("reward", None, "reward missing"),
         ("step_type", torch.zeros(20, dtype=torch.int32), "has the shape (20,)"),
