@@ -47,7 +47,8 @@ class TracSacAlgorithm(SacAlgorithm):
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
-            ConfigError: for networks with memory.
+            ConfigError: for networks with memory, and a policy with batch normalization
+                or dropout.
         """
         check_positive(max_policy_kl=max_policy_kl)
         super().__init__(*specs, **kwargs)

@@ -6,13 +6,18 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.trac_sac_algorithm import TracSacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.distributions import functions as distributions
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
-from alf_lite.networks.actor_networks import SquashedActorNetwork
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    SquashedActorNetwork,
+)
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.probe_environments import IdentityEnv
@@ -95,3 +100,22 @@ def test_what_cannot_be_is_refused():
     encoder = functools.partial(GRUEncodingNetwork, hidden_size=(8,))
     with pytest.raises(ConfigError, match="a limit for policies with memory is not"):
         make(actor_network_ctor=functools.partial(Actor, encoding_network_ctor=encoder))
+
+
+@pytest.mark.parametrize(
+    ("option", "layer"),
+    [({"batch_norm": True}, "BatchNorm"), ({"dropout": 0.1}, "Dropout")],
+)
+def test_a_policy_that_differs_from_itself_is_refused(option, layer):
+    # What KL(π ‖ π) is then would take updates back, soon all of them.
+    encoder = functools.partial(EncodingNetwork, **option)
+    actor = functools.partial(Actor, encoding_network_ctor=encoder)
+    with pytest.raises(ConfigError, match=f"max_policy_kl: with {layer}, a policy"):
+        make(actor_network_ctor=actor)
+    on_policy = functools.partial(
+        ActorDistributionNetwork, encoding_network_ctor=encoder
+    )
+    with pytest.raises(ConfigError, match=f"max_policy_kl: with {layer}, a policy"):
+        ActorCriticAlgorithm(
+            OBSERVATION, CHOICE, actor_network_ctor=on_policy, max_policy_kl=0.01
+        )

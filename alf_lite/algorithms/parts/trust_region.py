@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
+from alf_lite.errors import ConfigError
+from alf_lite.networks.batch_norm import normalizes_by_batch
 from alf_lite.optimizers.optimizer import Optimizer
 
 # KL grows with the square of a small step; a little less, so that one try is enough.
@@ -26,9 +29,19 @@ class TrustRegion:
     Args:
         policy: whose parameters are moved back; the others stay.
         max_kl: the largest mean divergence of one update.
+
+    Raises:
+        ConfigError: if the policy says something else of the same steps each time.
     """
 
     def __init__(self, policy: nn.Module, max_kl: float) -> None:
+        for module in policy.modules():
+            if normalizes_by_batch(module) or isinstance(module, _DropoutNd):
+                raise ConfigError(
+                    f"max_policy_kl: with {type(module).__name__}, a policy that has "
+                    "not moved differs from itself, and updates would be taken back "
+                    "for that. Leave the layer out of actor_network_ctor, or the limit."
+                )
         self._parameters: list[Tensor] = [
             p for p in policy.parameters() if p.requires_grad
         ]
