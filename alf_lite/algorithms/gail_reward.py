@@ -19,6 +19,8 @@ Differences from the paper:
 
 1. Any algorithm in place of TRPO; off-policy, own steps are those of the replay buffer,
    as in Kostrikov et al. 2019, arXiv:1809.02925, and the experts' are trained on, too.
+   Each expectation counts by the share p of its rows, half by default: other
+   ``mixing_ratios`` add log(p_expert / p_own) to h, and so to what is rewarded.
 2. Which side D is near 1 on: here the experts', as in most later work.
 3. A penalty on the gradient of h at the steps of both sides (Mescheder et al. 2018,
    arXiv:1801.04406), or spectral normalisation (Miyato et al. 2018, arXiv:1802.05957),
