@@ -195,7 +195,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
         self._normalize_advantages = normalize_advantages
         self._return_streams: ReturnStreams | None = None
         self._trust_region: TrustRegion | None = None
-        if max_policy_kl is not None:
+        if max_policy_kl is not None and not self._is_eval:
             self._require_no_memory("max_policy_kl")
             self._trust_region = TrustRegion(self._policy, max_policy_kl)
         self._symmetric_unroll: SymmetricUnroll | None = None

@@ -36,7 +36,7 @@ from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.policy_gradient import ClippedLoss, PPOLossInfo
 from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, LagCorrector
-from alf_lite.algorithms.parts.trust_region import KlAdaptiveRate
+from alf_lite.algorithms.parts.trust_region import KlAdaptiveRate, check_measures_kl
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
     AlgStep,
@@ -162,8 +162,10 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         if target_kl is not None:
             self.stops_updates_early = True
         self._adaptive_rate: KlAdaptiveRate | None = None
-        if desired_kl is not None and not self._is_eval:
-            self._adaptive_rate = KlAdaptiveRate(desired_kl)
+        if not self._is_eval:
+            check_measures_kl(self._policy, target_kl=target_kl, desired_kl=desired_kl)
+            if desired_kl is not None:
+                self._adaptive_rate = KlAdaptiveRate(desired_kl)
         corrector = LagCorrector(cls._td_lambda.given(self), rho_clip, c_clip)
         self._correct_lag = corrector if off_policy_correction == "vtrace" else None
 
@@ -333,13 +335,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         super().after_update(root_inputs, info)
         if self._adaptive_rate is None:
             return
+        policies = info.old_distribution, info.action_distribution
         with torch.no_grad():
-            kl = losses.batch_mean(
-                distributions.kl_divergence(
-                    info.old_distribution, info.action_distribution
-                ),
-                info.valid,
-            )
+            kl = losses.batch_mean(distributions.kl_divergence(*policies), info.valid)
         self._adaptive_rate.adapt(kl)
         self._adaptive_rate.scale(self._own_optimizers())
 

@@ -7,6 +7,7 @@ import torch
 from gymnasium import spaces
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.trac_sac_algorithm import TracSacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.distributions import functions as distributions
@@ -109,13 +110,15 @@ def test_what_cannot_be_is_refused():
 def test_a_policy_that_differs_from_itself_is_refused(option, layer):
     # What KL(π ‖ π) is then would take updates back, soon all of them.
     encoder = functools.partial(EncodingNetwork, **option)
-    actor = functools.partial(Actor, encoding_network_ctor=encoder)
-    with pytest.raises(ConfigError, match=f"max_policy_kl: with {layer}, a policy"):
-        make(actor_network_ctor=actor)
-    on_policy = functools.partial(
-        ActorDistributionNetwork, encoding_network_ctor=encoder
-    )
-    with pytest.raises(ConfigError, match=f"max_policy_kl: with {layer}, a policy"):
-        ActorCriticAlgorithm(
-            OBSERVATION, CHOICE, actor_network_ctor=on_policy, max_policy_kl=0.01
-        )
+    message = f"max_policy_kl: with {layer}, a policy"
+    with pytest.raises(ConfigError, match=message):
+        make(actor_network_ctor=functools.partial(Actor, encoding_network_ctor=encoder))
+    actor = functools.partial(ActorDistributionNetwork, encoding_network_ctor=encoder)
+    specs = OBSERVATION, CHOICE
+    with pytest.raises(ConfigError, match=message):
+        ActorCriticAlgorithm(*specs, actor_network_ctor=actor, max_policy_kl=0.01)
+    # Or it would end the updates of an unroll, and make learning rates small.
+    for setting in ("target_kl", "desired_kl"):
+        message = f"{setting}: with {layer}, a policy"
+        with pytest.raises(ConfigError, match=message):
+            PPOAlgorithm(*specs, actor_network_ctor=actor, **{setting: 0.01})

@@ -18,6 +18,26 @@ _SAFETY = 0.9
 _MAX_TRIES = 8
 
 
+def check_measures_kl(policy: nn.Module, **settings: float | None) -> None:
+    """Refuses to follow how far a policy moves that differs from itself.
+
+    Args:
+        policy: whose divergence is measured in training.
+        **settings: what is made of it, by name; None: nothing.
+
+    Raises:
+        ConfigError: if it says something else of the same steps each time.
+    """
+    names = [name for name, value in settings.items() if value is not None]
+    for module in policy.modules() if names else ():
+        if normalizes_by_batch(module) or isinstance(module, _DropoutNd):
+            raise ConfigError(
+                f"{names[0]}: with {type(module).__name__}, a policy that has not "
+                "moved differs from itself, and updates would be held back for that. "
+                f"Leave {names[0]} out, or the layer of actor_network_ctor."
+            )
+
+
 class TrustRegion:
     """Takes back what an update moved a policy too far.
 
@@ -35,13 +55,7 @@ class TrustRegion:
     """
 
     def __init__(self, policy: nn.Module, max_kl: float) -> None:
-        for module in policy.modules():
-            if normalizes_by_batch(module) or isinstance(module, _DropoutNd):
-                raise ConfigError(
-                    f"max_policy_kl: with {type(module).__name__}, a policy that has "
-                    "not moved differs from itself, and updates would be taken back "
-                    "for that. Leave the layer out of actor_network_ctor, or the limit."
-                )
+        check_measures_kl(policy, max_policy_kl=max_kl)
         self._parameters: list[Tensor] = [
             p for p in policy.parameters() if p.requires_grad
         ]
