@@ -63,6 +63,8 @@ class EdacAlgorithm(SacAlgorithm):
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
     )
 
+    slope_in_loss = "diversity_weight"
+
     _diversity_weight = Coefficient()
 
     def __init__(

@@ -215,6 +215,11 @@ class GailReward(IntrinsicReward):
         )
         return nest.map_structure(lambda t: t.unflatten(0, shape), drawn)
 
+    @property
+    def slope_in_loss(self) -> str:
+        """The setting by which the loss has the slope of a network in it, if any."""
+        return "" if is_zero(self._penalty_weight) else "gradient_penalty"
+
     def train_step(
         self, inputs: TimeStep, state: Nest, rollout_info: GailInfo
     ) -> AlgStep:

@@ -478,6 +478,11 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
             self._projection = WeightProjection(weight_projection, *networks)
             self._critics.target_updater.copy()
 
+    @property
+    def slope_in_loss(self) -> str:
+        """The setting by which the loss has the slope of a network in it, if any."""
+        return "" if self._dqda_clipping is None else "dqda_clipping"
+
     def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
         """``model``, if this algorithm can do with it.
 

@@ -44,7 +44,7 @@ FACTS = {
         "all_environments",  # their number, on all ranks
     },
     "hooks": {"hooks_of_environments", "learns_reward_weights"},
-    "schedules": {"algorithm", "schedules", "schedule_of_share"},
+    "schedules": {"algorithm", "schedules", "schedule_of_share", "slopes_in_loss"},
     # Of one rank
     "replay": {"num_environments", "num_history_steps", "windows"},
 }
@@ -541,6 +541,12 @@ RULES = (
         lambda compile, schedules: compile and " and ".join(schedules),
         "TrainerConfig.compile: {algorithm} has a schedule of {found}, for whose every "
         "value the loss would be compiled anew. Leave one of them out.",
+    ),
+    Rule(
+        lambda compile, slopes_in_loss: compile and " and ".join(slopes_in_loss),
+        "TrainerConfig.compile: {found} of {algorithm} puts the slope of a network "
+        "into the loss, which torch.compile cannot differentiate. Set compile = False, "
+        "or leave it out.",
     ),
     Rule(
         lambda schedule_of_share, num_iterations, num_env_steps: (

@@ -194,6 +194,31 @@ def test_a_schedule_that_cannot_be_followed_is_refused(settings, coefficients, m
         )
 
 
+@pytest.mark.parametrize(
+    ("ctor", "parts"),
+    [
+        (alf_lite.Td3Algorithm, {"dqda_clipping": 0.1}),
+        (algorithms.EdacAlgorithm, {}),
+        (alf_lite.Agent, {"gradient_penalty": 0.1}),
+        (alf_lite.Agent, {"gradient_penalty": 0.0}),
+    ],
+    ids=["TD3", "EDAC", "GAIL", "GAIL, without"],
+)
+def test_a_slope_in_a_loss_is_not_compiled(ctor, parts):
+    refused, given = next(iter(parts), "diversity_weight"), parts
+    if ctor is alf_lite.Agent:
+        gail = functools.partial(algorithms.GailReward, optimizer=Adam(), **parts)
+        given = {"rl_algorithm_ctor": alf_lite.SacAlgorithm}
+        given |= {"intrinsic_rewards": {"gail": gail}}
+    config = alf_lite.TrainerConfig(num_iterations=100, compile=True, **ONE_STEP)
+    env = alf_lite.create_environment("Pendulum-v1", 2)
+    if parts == {"gradient_penalty": 0.0}:
+        ctor(env=env, config=config, **given)
+        return
+    with pytest.raises(ValueError, match=f"{refused} of .* slope of a"):
+        ctor(env=env, config=config, **given)
+
+
 def test_losses_are_compiled_whatever_moves_the_targets():
     config = alf_lite.TrainerConfig(num_iterations=100, compile=True, **ONE_STEP)
     alf_lite.DqnAlgorithm(

@@ -404,7 +404,7 @@ def _check_settings(
 
 
 def _check_schedules(algorithm: Any, config: TrainerConfig) -> None:
-    """Refuses schedules that something cannot follow, or over a run without end."""
+    """Refuses coefficients that something cannot follow, or over a run without end."""
     names = [name for m in algorithm.modules() for name in scheduled(m)]
     if algorithm.uses_episode_returns and "_gamma" in names:
         raise ConfigError(
@@ -422,5 +422,10 @@ def _check_schedules(algorithm: Any, config: TrainerConfig) -> None:
         "schedules",
         algorithm=algorithm.name,
         schedules=[name.strip("_") for name in names],
+        slopes_in_loss=[
+            name
+            for module in algorithm.modules()
+            if (name := getattr(module, "slope_in_loss", ""))
+        ],
         schedule_of_share=next(map(repr, found), ""),
     )
