@@ -47,7 +47,12 @@ from alf_lite.tensor_specs import (
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive, extremes
 from alf_lite.utils.diagnostics import diagnostic
-from alf_lite.utils.schedulers import Scheduled, Scheduler, as_scheduler
+from alf_lite.utils.schedulers import (
+    Scheduled,
+    Scheduler,
+    as_scheduler,
+    set_coefficients,
+)
 
 Nest = Any
 
@@ -181,6 +186,9 @@ class SGDEntropyTarget(_EntropyWeights):
         self._log_alpha = nn.Parameter(
             torch.full_like(self._target, math.log(initial_alpha))
         )
+        for target in self._targets:  # in the loss, as coefficients are
+            if not isinstance(target, float):
+                set_coefficients(self, target_entropy=target)
 
     @property
     def alpha(self) -> Tensor:

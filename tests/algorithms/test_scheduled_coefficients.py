@@ -219,6 +219,24 @@ def test_a_slope_in_a_loss_is_not_compiled(ctor, parts):
         ctor(env=env, config=config, **given)
 
 
+def test_a_schedule_of_an_entropy_in_the_loss_is_not_compiled():
+    config = alf_lite.TrainerConfig(num_iterations=100, compile=True, **ON_POLICY)
+    schedule = LinearScheduler([(0.0, 0.6), (1.0, 0.2)])
+    for target in (algorithms.EntropyTarget, algorithms.SGDEntropyTarget):
+        build = functools.partial(
+            alf_lite.Agent,
+            env=alf_lite.create_environment("CartPole-v1", 2),
+            config=config,
+            rl_algorithm_ctor=alf_lite.ActorCriticAlgorithm,
+            entropy_target_ctor=functools.partial(target, target_entropy=schedule),
+        )
+        if target is algorithms.EntropyTarget:
+            build()  # which reads it after the update
+            continue
+        with pytest.raises(ValueError, match="a schedule of target_entropy, for"):
+            build()
+
+
 def test_losses_are_compiled_whatever_moves_the_targets():
     config = alf_lite.TrainerConfig(num_iterations=100, compile=True, **ONE_STEP)
     alf_lite.DqnAlgorithm(
