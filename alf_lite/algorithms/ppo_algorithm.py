@@ -35,7 +35,7 @@ from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.policy_gradient import ClippedLoss, PPOLossInfo
-from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, LagCorrector
+from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, make_corrector
 from alf_lite.algorithms.parts.trust_region import KlAdaptiveRate, check_measures_kl
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
@@ -166,8 +166,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             check_measures_kl(self._policy, target_kl=target_kl, desired_kl=desired_kl)
             if desired_kl is not None:
                 self._adaptive_rate = KlAdaptiveRate(desired_kl)
-        corrector = LagCorrector(cls._td_lambda.given(self), rho_clip, c_clip)
-        self._correct_lag = corrector if off_policy_correction == "vtrace" else None
+        given = off_policy_correction, cls._td_lambda.given(self), rho_clip, c_clip
+        self._correct_lag = make_corrector(*given)
 
     @property
     def corrects_policy_lag(self) -> bool:

@@ -9,6 +9,7 @@ from alf_lite.algorithms.actor_critic_algorithm import ActorCriticInfo
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo, PPOLossInfo
 from alf_lite.data_structures import BatchInfo, Experience, LossInfo, TimeStep
 from alf_lite.distributions.discrete import Categorical
+from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.diagnostics import diagnostics_if
 
@@ -87,6 +88,13 @@ def test_a_correction_keeps_three_policies_apart():
     torch.testing.assert_close(loss.policy_loss[0], -1.2 * truncated)
     assert loss.policy_lag.max_importance_weight == ratio[:2].max()
     torch.testing.assert_close(loss.policy_lag.importance_weight[0, :2], ratio[:2])
+
+
+def test_clips_of_a_correction_that_is_not_made_are_refused():
+    for name in ("rho_clip", "c_clip"):
+        with pytest.raises(ConfigError, match=f"{name} has no effect: off_policy_"):
+            ppo(**{name: 0.5})
+    assert ppo(rho_clip=1.0, c_clip=1.0).corrects_policy_lag is False
 
 
 def test_updates_stop_at_one_and_a_half_times_the_target_divergence():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from alf_lite.data_structures import StepType
 from alf_lite.utils import value_ops
+from alf_lite.utils.checks import check_left_out
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
@@ -146,3 +147,22 @@ class LagCorrector(FollowsProgress):
 
     def __call__(self, *args: Tensor, time_major: bool = True) -> LagCorrection:
         return self._correct(*args, td_lambda=self._td_lambda, time_major=time_major)
+
+
+def make_corrector(
+    kind: str, td_lambda: Scheduled, rho_clip: float, c_clip: float
+) -> LagCorrector | None:
+    """What corrects as ``off_policy_correction`` says, or None.
+
+    Raises:
+        ConfigError: naming a clip that would be ignored.
+        ValueError: as :class:`LagCorrector`.
+    """
+    if kind == "vtrace":
+        return LagCorrector(td_lambda, rho_clip, c_clip)
+    check_left_out(
+        "off_policy_correction is 'none'",
+        rho_clip=None if rho_clip == 1 else rho_clip,
+        c_clip=None if c_clip == 1 else c_clip,
+    )
+    return None
