@@ -57,6 +57,11 @@ class SamplingOptions:
             raise ValueError(
                 f"recent_data_ratio must be in [0, 1], got {self.recent_data_ratio}"
             )
+        if not self.recent_data_ratio and self.recent_data_steps != 1:
+            raise ValueError(
+                f"recent_data_steps={self.recent_data_steps} has no effect: "
+                "recent_data_ratio is 0. Set both, or leave it out"
+            )
         if self.has_limits and self.recent_data_ratio:
             raise ValueError(
                 "recent_data_ratio cannot be combined with max_use or max_staleness"

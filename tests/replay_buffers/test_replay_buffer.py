@@ -287,6 +287,7 @@ def test_wrong_arguments_are_refused(arguments, message):
     [
         {"recent_data_ratio": 1.5},
         {"recent_data_steps": 0},
+        {"recent_data_steps": 2},  # of a part of the batch that is 0
         {"max_use": 0},
         {"max_staleness": -1},
         {"recent_data_ratio": 0.5, "max_use": 1},
