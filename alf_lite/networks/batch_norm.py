@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from alf_lite.config import configurable
 from alf_lite.networks.lean_layers import LinearMap
+from alf_lite.utils.checks import check_left_out
 
 _trained_rows: Tensor | None = None  # [B] bool of the innermost ``trained_rows``
 _frozen_by_batch = False  # within ``statistics_of_batch``
@@ -124,6 +125,13 @@ class BatchNorm(LinearMap):
         max_shift: float = 5.0,
     ) -> None:
         super().__init__()
+        if not renorm:
+            check_left_out(
+                "renorm is False",
+                renorm_after=None if renorm_after == 100_000 else renorm_after,
+                max_scale=None if max_scale == 3 else max_scale,
+                max_shift=None if max_shift == 5 else max_shift,
+            )
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
         if max_scale < 1 or max_shift < 0:

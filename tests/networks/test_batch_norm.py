@@ -8,6 +8,7 @@ from torch import nn
 from torch.func import functional_call
 
 from alf_lite.algorithms.parts.critics import Critics
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.batch_norm import BatchNorm, trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
@@ -177,7 +178,8 @@ def test_critics_are_trained_by_the_batch_and_frozen_ones_keep_their_statistics(
 @pytest.mark.parametrize("renorm", [False, True])
 def test_the_backward_pass_of_a_graph_takes_the_statistics_of_the_forward_pass(renorm):
     def gradients(**options):
-        layer = BatchNorm(4, momentum=0.5, renorm=renorm, renorm_after=0)
+        limits = {"renorm_after": 0} if renorm else {}
+        layer = BatchNorm(4, momentum=0.5, renorm=renorm, **limits)
         frozen = {name: p.detach() for name, p in layer.named_parameters()}
 
         def loss_of(trained, other):
@@ -229,3 +231,10 @@ def test_a_layer_of_ones_own_is_asked_for_the_first_critic_alone():
     inputs = torch.randn(6, 4), torch.rand(6, 2)
     first = critics.evaluate_frozen(*inputs, only_first=True)
     torch.testing.assert_close(first, critics.evaluate_frozen(*inputs)[:, :1])
+
+
+@pytest.mark.parametrize("name", ["renorm_after", "max_scale", "max_shift"])
+def test_limits_of_a_renormalization_that_is_not_made_are_refused(name):
+    BatchNorm(5, renorm=True, **{name: 7})
+    with pytest.raises(ConfigError, match=f"{name} has no effect: renorm is False"):
+        BatchNorm(5, **{name: 7})
