@@ -445,6 +445,7 @@ def test_targets_that_no_policy_reaches_are_refused():
             {"learn_alpha": False, "alpha_optimizer": Adam(lr=0.1)},
             "alpha_optimizer .* keeps",
         ),
+        (BOX, {"learn_alpha": False, "max_log_alpha": -1.0}, "max_log_alpha .* keeps"),
     ],
 )
 def test_settings_without_effect_are_refused(action_spec, settings, message):

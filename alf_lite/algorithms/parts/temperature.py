@@ -129,8 +129,9 @@ class Temperatures(nn.ModuleDict):
         is_learnt: bool = True,
         max_log_alpha: float | None = None,
     ) -> None:
-        given = {"target_entropy": continuous, discrete_name: discrete}
+        given: dict[str, Any] = {"target_entropy": continuous, discrete_name: discrete}
         if not is_learnt:
+            given["max_log_alpha"] = max_log_alpha
             check_left_out("learn_alpha = False keeps the temperatures", **given)
         if boxes.has_choices and continuous is None and is_learnt:
             raise ConfigError(
