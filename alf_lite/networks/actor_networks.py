@@ -24,7 +24,7 @@ from alf_lite.networks.continuous_projections import (
 )
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.initializers import Initializer, initialized
-from alf_lite.networks.layers import linear
+from alf_lite.networks.layers import check_unused, linear
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.projections import (
     POLICY_GAIN,
@@ -82,7 +82,7 @@ class ActorDistributionNetwork(EncodedNetwork):
 
     Raises:
         ValueError: if a spec is not supported; the message names its path.
-        ConfigError: if ``num_mixture_components`` is given without a mixture.
+        ConfigError: for options of distributions that the action does not have.
     """
 
     def __init__(
@@ -122,6 +122,21 @@ class ActorDistributionNetwork(EncodedNetwork):
             )
             for path, spec in specs
         ]
+        if not any(isinstance(head, _CONTINUOUS) for head in heads):
+            check_unused(
+                self,
+                "no part of the action has a continuous distribution",
+                continuous_projection=continuous_projection,
+                state_dependent_std=state_dependent_std,
+                initial_log_std=initial_log_std,
+            )
+        elif continuous_projection == "beta":
+            check_unused(
+                self,
+                "a Beta distribution has no σ",
+                state_dependent_std=state_dependent_std,
+                initial_log_std=initial_log_std,
+            )
         if one_hot and not any(isinstance(head, OneHotProjection) for head in heads):
             raise ValueError(
                 "one_hot: no part of the action is a vector of binary elements or of "
@@ -278,6 +293,8 @@ def make_projection(
     ctor = _OF_LOCATION_AND_SCALE[continuous_projection]
     return ctor(input_size, spec, **options)
 
+
+_CONTINUOUS = (NormalProjection, MixtureProjection, BetaProjection)
 
 _OF_LOCATION_AND_SCALE: dict[str, type[NormalProjection]] = {
     "normal": NormalProjection,

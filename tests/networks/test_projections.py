@@ -14,7 +14,10 @@ from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
-from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    SquashedActorNetwork,
+)
 from alf_lite.networks.impala_networks import ImpalaEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
@@ -24,6 +27,7 @@ from alf_lite.testing.structured_environments import ImageEnv
 
 VECTOR = TensorSpec((4,))
 BOX = BoundedTensorSpec((2,), minimum=-2.0, maximum=3.0)
+BETA = {"continuous_projection": "beta"}
 NEW = ("cauchy", "mixture", "truncated_normal", "tanh_mixture")
 
 
@@ -85,6 +89,37 @@ def test_mistakes_are_named():
         ActorDistributionNetwork(
             VECTOR, BoundedTensorSpec((), torch.int64, 0, 2), one_hot=True
         )
+
+
+CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("cls", "action_spec", "options", "name"),
+    [
+        (ActorDistributionNetwork, CHOICE, {}, "continuous_projection"),
+        (ActorDistributionNetwork, CHOICE, {}, "state_dependent_std"),
+        (ActorDistributionNetwork, CHOICE, {}, "initial_log_std"),
+        (SquashedActorNetwork, CHOICE, {}, "continuous_projection"),
+        (SquashedActorNetwork, BOX, {"one_hot": True}, "initial_log_std"),
+        (SquashedActorNetwork, BOX, BETA, "state_dependent_std"),
+        (ActorDistributionNetwork, BOX, BETA, "initial_log_std"),
+    ],
+)
+def test_options_of_distributions_that_an_action_does_not_have(
+    cls, action_spec, options, name
+):
+    other = {
+        "continuous_projection": "truncated_normal",
+        "state_dependent_std": cls is ActorDistributionNetwork,
+        "initial_log_std": -1.0,
+    }
+    cls(VECTOR, action_spec, **options)
+    with pytest.raises(ConfigError, match=f"{name} has no effect"):
+        cls(VECTOR, action_spec, **options, **{name: other[name]})
+    mixed = {"arm": BOX, "hand": CHOICE}
+    if options is not BETA:
+        cls(VECTOR, mixed, **{name: other[name]})
 
 
 def test_a_mask_rules_out_elements_of_a_one_hot_action():
