@@ -19,6 +19,7 @@ from alf_lite.networks.layers import (
     Activation,
     check_body_alone,
     check_sizes,
+    check_unused,
     make_activation,
     make_dropout,
 )
@@ -30,6 +31,7 @@ from alf_lite.networks.parallel_layers import (
     ParallelLinear,
 )
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_left_out
 
 Nest = Any
 
@@ -87,12 +89,19 @@ class CriticNetwork(EncodedNetwork):
     ) -> None:
         if num_critics < 1:
             raise ValueError(f"num_critics must be at least 1, got {num_critics}")
+        has_layers = encoder_fc_layer_params is None or len(encoder_fc_layer_params) > 0
+        if not has_layers and "encoding_network_ctor" not in encoder:
+            check_left_out(
+                "encoder_fc_layer_params is ()", encoder_activation=encoder_activation
+            )
         super().__init__(
             observation_spec,
             fc_layer_params=encoder_fc_layer_params,
             activation=encoder_activation,
             **encoder,
         )
+        if body is not None:
+            check_unused(self, "a body has its own layers", activation=activation)
         self._output_shape = torch.Size(output_shape)
         self._critics = ParallelMLP(
             num_critics,

@@ -14,16 +14,17 @@ from alf_lite.errors import ConfigError
 from alf_lite.fast import quick
 from alf_lite.networks.bodies import Body
 from alf_lite.networks.initializers import Initializer
-from alf_lite.networks.input_encoders import ConvLayerParams, make_encoder
+from alf_lite.networks.input_encoders import ConvLayerParams, ImageEncoder, make_encoder
 from alf_lite.networks.input_preprocessors import (
     Combiner,
     Preprocessor,
     make_combiner,
     preprocessors_of,
 )
-from alf_lite.networks.layers import Activation, mlp
+from alf_lite.networks.layers import Activation, check_unused, mlp
 from alf_lite.networks.network import Network, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_left_out
 
 Nest = Any
 
@@ -160,6 +161,7 @@ class EncodedNetwork(Network):
 
     Raises:
         ValueError: if a spec is not supported; the message names its path.
+        ConfigError: for an option that would be ignored.
     """
 
     _linear: nn.Module
@@ -188,7 +190,16 @@ class EncodedNetwork(Network):
                 "encoding_network_ctor must build a network with an output_size, whose "
                 f"output is one vector, got {type(encoder).__name__}"
             )
+        kinds = {type(module) for module in encoder.modules()}
+        if EncodingNetwork in kinds and ImageEncoder not in kinds:
+            check_left_out(
+                "no part of the observation is an image, of 3 dimensions, or of bytes "
+                "and 2",
+                conv_layer_params=conv_layer_params,
+            )
         super().__init__(observation_spec, encoder.state_spec)
+        if body is not None:
+            check_unused(self, "a body has its own layers", activation=activation)
         self._encoder = encoder
 
     @takes_whole_sequences

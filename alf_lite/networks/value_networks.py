@@ -18,7 +18,7 @@ from alf_lite.networks.encoding_networks import (
     EncodingNetwork,
 )
 from alf_lite.networks.initializers import Initializer
-from alf_lite.networks.layers import Activation, check_sizes, linear, mlp
+from alf_lite.networks.layers import Activation, check_sizes, check_unused, linear, mlp
 from alf_lite.networks.lean_layers import LeanSequential
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.noisy_layers import NoisyLinear
@@ -110,9 +110,10 @@ class QNetwork(EncodedNetwork):
         is_plain = inspect.isclass(encoding_network_ctor) and issubclass(
             encoding_network_ctor, EncodingNetwork
         )
+        has_relu = is_plain and activation is None and encoder.get("body") is None
         super().__init__(
             observation_spec,
-            activation="relu" if activation is None and is_plain else activation,
+            activation="relu" if has_relu else activation,
             encoding_network_ctor=encoding_network_ctor,
             **encoder,
         )
@@ -121,6 +122,9 @@ class QNetwork(EncodedNetwork):
                 "last_initializer: noisy layers start as their paper says, leave one "
                 "of last_initializer and noise_std out"
             )
+        if not head_fc_layer_params:
+            reason = "head_fc_layer_params is ()"
+            check_unused(self, reason, head_activation=head_activation)
         sizes = torch.tensor(check_sizes("num_values", num_values))
         self._shape = (len(sizes), int(sizes.max()), num_outputs)  # C, A, N
         exists = torch.arange(self._shape[1]) < sizes[:, None]  # [C, A]

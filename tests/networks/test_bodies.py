@@ -168,6 +168,19 @@ def test_networks_take_a_body_by_its_name(name):
     torch.testing.assert_close(encoder(observation)[0][:1], encoder(observation[:1])[0])
 
 
+def test_an_activation_of_layers_that_are_not_there_is_refused():
+    body = {"body": "simba", "activation": "elu"}
+    for network, arguments, options in (
+        (CriticNetwork, (2,), body),
+        (ActorNetwork, (2,), body),
+        (QNetwork, ([3],), body),
+        (CriticNetwork, (2,), {"encoder_activation": "elu"}),
+        (QNetwork, ([3],), {"head_activation": "elu"}),
+    ):
+        with pytest.raises(ConfigError, match=f"{[*options][-1]} has no effect"):
+            network(OBSERVATION, *arguments, **options)
+
+
 def test_the_first_of_critics_with_a_body_is_the_first_of_all():
     torch.manual_seed(0)
     ensemble = ParallelMLP(3, 4, (8,), 1, body="simba")

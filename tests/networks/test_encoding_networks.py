@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from alf_lite import nest
+from alf_lite.errors import ConfigError
 from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
+from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 
@@ -100,3 +103,16 @@ def test_unsupported_leaves_are_named(spec, message):
 
 def test_initial_state_of_a_network_without_memory_is_empty():
     assert EncodingNetwork(TensorSpec((4,))).initial_state(3) == ()
+
+
+@pytest.mark.parametrize("encoder", [EncodingNetwork, LSTMEncodingNetwork])
+def test_convolutions_without_an_image_are_refused(encoder):
+    # An image of floats has its channels for a third dimension.
+    for shape in ((4,), (12, 12)):
+        with pytest.raises(ConfigError, match="conv_layer_params has no effect: no"):
+            ValueNetwork(
+                {"a": TensorSpec(shape)},
+                conv_layer_params=((4, 3, 2),),
+                encoding_network_ctor=encoder,
+            )
+    ValueNetwork(TensorSpec((12, 12, 1)), conv_layer_params=((4, 3, 2),))
