@@ -23,6 +23,7 @@ from alf_lite.tensor_specs import (
     TensorSpec,
     is_binary,
 )
+from alf_lite.utils.checks import check_left_out
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 Nest = Any
@@ -57,6 +58,7 @@ class ActionMask:
     Raises:
         ActionMaskError: if there is no such entry, it has another size, or is not
             binary.
+        ConfigError: for ``visible_to_networks`` without a mask.
     """
 
     def __init__(
@@ -73,6 +75,10 @@ class ActionMask:
         self.hidden = frozenset([] if key is None or visible_to_networks else [key])
         self.observation_spec = self.remaining_spec = observation_spec
         if key is None:
+            check_left_out(
+                "there is no action_mask_key",
+                visible_to_networks=visible_to_networks or None,
+            )
             return
         leaves = nest.flatten_with_path(action_spec)
         self._action_spec = action_spec

@@ -21,6 +21,7 @@ from alf_lite.distributions.discrete import (
     MultiBernoulli,
     MultiCategorical,
 )
+from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 STATE = TensorSpec((2,))
@@ -99,6 +100,11 @@ def test_without_a_key_the_observation_stays_as_it_is():
     assert action_mask.redraw(action, observation) is action
     assert action_mask.num_joint_values(observation) is None
     assert action_mask.allowed_joint_values(observation) is None
+
+
+def test_a_mask_that_is_not_there_cannot_be_visible():
+    with pytest.raises(ConfigError, match="visible_to_networks has no effect: there"):
+        ActionMask({"mask": bits(3)}, CHOICE, None, visible_to_networks=True)
 
 
 def test_networks_see_the_mask_if_a_conf_wants_it():
