@@ -94,6 +94,7 @@ class CriticNetwork(EncodedNetwork):
             check_left_out(
                 "encoder_fc_layer_params is ()", encoder_activation=encoder_activation
             )
+            encoder_activation = activation  # one bound to the encoder is not read
         super().__init__(
             observation_spec,
             fc_layer_params=encoder_fc_layer_params,

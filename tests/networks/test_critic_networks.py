@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from alf_lite.config import files as config_files
 from alf_lite.networks.critic_networks import CriticNetwork, ParallelMLP
 from alf_lite.networks.parallel_layers import ParallelLayerNorm, ParallelLinear
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
@@ -148,3 +149,13 @@ def test_input_for_another_number_of_members_is_refused(num_outputs):
     for shape in [(2, 5, 4), (1, 5, 4), (3, 3, 5, 4)]:
         with pytest.raises(ValueError, match=r"\[3, B, features\], got \("):
             layer(torch.zeros(shape))
+
+
+def test_an_activation_that_is_bound_to_an_encoder_without_layers_is_told():
+    with config_files.own_config():
+        config_files.parse_config_text("EncodingNetwork.activation = 'relu'")
+        CriticNetwork(VECTOR, 2)
+        (line,) = config_files.unused_bindings()
+        assert "every caller passed its own value" in line
+        CriticNetwork(VECTOR, 2, encoder_fc_layer_params=(8,))
+        assert not config_files.unused_bindings()
