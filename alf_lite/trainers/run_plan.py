@@ -36,6 +36,14 @@ _logger = logging.getLogger(__name__)
 _MIN_COMPILED_ITERATIONS = 100
 # Multiplications of the largest layer in one update, below which threads only wait.
 _MIN_THREADED_WORK = 2**22
+# Of the environment, and of what is collected there.
+_OF_OWN_STEPS = (
+    "unroll_length",
+    "initial_collect_steps",
+    "initial_random_policy",
+    "replay_buffer_length",
+    "rl_train_every_update_steps",
+)
 
 
 class RunPlan:
@@ -126,7 +134,7 @@ class RunPlan:
         return dataclasses.replace(self.config, algorithm_ctor=ctor)
 
     def advise(self, algorithm: RLAlgorithm, iterations: int, env_steps: int) -> None:
-        """Says once which settings cannot be fast.
+        """Says once which settings cannot be fast, or have no effect.
 
         Args:
             algorithm: set up for training.
@@ -140,7 +148,10 @@ class RunPlan:
         num_env_steps = self.config.unroll_length * num_environments
         if self.limits.num_env_steps and num_env_steps:
             left.append((self.limits.num_env_steps - env_steps) / num_env_steps)
-        for line in slow_settings(self.config, min(left), algorithm):
+        for line in (
+            *slow_settings(self.config, min(left), algorithm),
+            *idle_settings(self.config),
+        ):
             _logger.warning("%s", line)
 
     def _to_go_on(self, algorithm: RLAlgorithm) -> str:
@@ -228,6 +239,21 @@ def trainable(
             raise ConfigError("seed: an algorithm has that of its TrainerConfig")
         what = dataclasses.replace(what, random_seed=seed)
     yield what
+
+
+def idle_settings(config: TrainerConfig) -> Iterator[str]:
+    """What is said of own steps, in one line, if the run ends before the first one.
+
+    It is no error: a conf for both is made one for recorded steps by two settings.
+    """
+    after = config.rl_train_after_update_steps
+    given = [name for name in _OF_OWN_STEPS if config.sets(name)]
+    if given and 0 < config.num_iterations <= after:
+        yield (
+            f"TrainerConfig.num_iterations={config.num_iterations} ends the run before "
+            f"its first own step (rl_train_after_update_steps={after}): without effect "
+            f"is what is set of {', '.join(given)}."
+        )
 
 
 def slow_settings(

@@ -1,4 +1,4 @@
-"""Settings that cannot be fast get one line of advice."""
+"""Settings that cannot be fast, or have no effect, get one line of advice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import alf_lite
 from alf_lite.fast import policy_losses
-from alf_lite.trainers.run_plan import slow_settings
+from alf_lite.trainers.run_plan import idle_settings, slow_settings
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +70,25 @@ def test_compiling_images_and_memory_gets_no_line(monkeypatch):
         kind = type(algorithm)
         monkeypatch.setattr(kind, "is_temporally_independent", False)
         assert not list(slow_settings(config, 1_000, algorithm))
+
+
+def test_what_is_set_of_own_steps_of_which_there_are_none_gets_one_line():
+    def lines(num_iterations: int, **settings):
+        config = alf_lite.TrainerConfig(
+            algorithm_ctor=alf_lite.SacAlgorithm,
+            num_iterations=num_iterations,
+            offline_buffer_dir="steps.npz",
+            rl_train_after_update_steps=5,
+            **settings,
+        )
+        return list(idle_settings(config))
+
+    settings = {"replay_buffer_length": 700, "initial_collect_steps": 200}
+    (line,) = lines(5, **settings)
+    assert line.endswith("set of initial_collect_steps, replay_buffer_length.")
+    assert not lines(6, **settings)
+    assert not lines(5)
+    assert not lines(0, num_env_steps=1_000, **settings)
 
 
 def test_the_trainer_says_it_once(caplog):
