@@ -44,7 +44,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.network import Network
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_left_out, check_positive
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
@@ -110,6 +110,8 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
         network_ctor: Callable[..., Network] = ValueNetwork,
         value_loss_weight: float = 1.0,
         rollout_temperature: Scheduled | None = None,
+        target_update_tau: Scheduled | None = None,
+        target_update_period: Scheduled | None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the network and the search.
@@ -127,12 +129,21 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
             rollout_temperature: T of the actions of ``rollout_step``, which are drawn
                 by π'^(1/T), or a schedule of it. None: the best one of a search with
                 noise, which is Gumbel MuZero's way.
-            **kwargs: see :class:`OffPolicyAlgorithm`. There is no target network.
+            target_update_tau: has no effect, there is no target network.
+            target_update_period: likewise.
+            **kwargs: see :class:`OffPolicyAlgorithm`.
 
         Raises:
             ConfigError: if the game is none of two that move in turn, or not that of
-                the environment.
+                the environment, or for a setting of a target network.
         """
+        check_left_out(
+            f"{type(self).__name__} has no target network",
+            target_update_tau=target_update_tau,
+            target_update_period=target_update_period,
+        )
+        # Given, so that what a conf binds to the base is not counted as used.
+        kwargs |= {"target_update_tau": 1.0, "target_update_period": 1}
         super().__init__(observation_spec, action_spec, **kwargs)
         check_positive(
             value_loss_weight=value_loss_weight, rollout_temperature=rollout_temperature

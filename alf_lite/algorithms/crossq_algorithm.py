@@ -78,9 +78,10 @@ class CrossqAlgorithm(SacAlgorithm):
                 f"{name} without target_update_tau has no target networks",
                 target_update_period=target_update_period,
             )
-        else:
-            kwargs["target_update_tau"] = target_update_tau
-            kwargs["target_update_period"] = target_update_period
+            target_update_tau = 1.0
+        # Given, so that what a conf binds to a base is not counted as used.
+        kwargs["target_update_tau"] = target_update_tau
+        kwargs["target_update_period"] = target_update_period
         super().__init__(*specs, **kwargs)
         if self._is_eval:
             return

@@ -15,6 +15,7 @@ from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.sac_algorithm import Following
+from alf_lite.config import files as config_files
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
@@ -146,6 +147,11 @@ def test_there_are_no_targets():
         assert torch.equal(a, b)
     with pytest.raises(ConfigError, match="target_update_period has no effect"):
         crossq(target_update_period=2)
+    with config_files.own_config():
+        config_files.parse_config_text("OffPolicyAlgorithm.target_update_tau = 0.1")
+        crossq()
+        (line,) = config_files.unused_bindings()
+        assert "every caller passed its own value" in line
 
 
 def test_a_normalized_actor_follows_the_batches_that_it_is_trained_on():
