@@ -164,8 +164,8 @@ def test_values_are_fitted_to_those_of_the_improved_policy():
         ({"game": ConnectFour()}, ConfigError, "game is ConnectFour, but the env"),
         ({"rollout_temperature": 0.0}, ValueError, "rollout_temperature must be pos"),
         ({"n_step": 6}, ConfigError, "mini_batch_length=6 is too short"),
-        ({"target_update_tau": 0.1}, ConfigError, "target_update_tau has no effect"),
-        ({"target_update_period": 9}, ConfigError, "target_update_period has no effec"),
+        ({"target_update_tau": 0.1}, ConfigError, "target_update_tau has no"),
+        ({"target_update_period": 9}, ConfigError, "target_update_period has no"),
         (
             {
                 "network_ctor": functools.partial(
