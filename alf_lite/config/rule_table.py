@@ -416,6 +416,13 @@ RULES = (
         "early_stop_patience={early_stop_patience} counts evaluations, and there is "
         "only the one at the end: set eval_interval.",
     ),
+    Rule(
+        lambda early_stop_return, evaluate, eval_interval: (
+            early_stop_return is not None and evaluate and not eval_interval
+        ),
+        "early_stop_return={early_stop_return} ends a run after an evaluation, and "
+        "there is only the one at its end: set eval_interval.",
+    ),
     # Before anything is built
     Rule(
         lambda by_trainer, num_iterations, num_env_steps: (

@@ -153,6 +153,14 @@ def test_evaluation_settings_without_evaluation_are_a_conflict():
     assert "early_stop_return is 10.0, but evaluate is False" in message
 
 
+@pytest.mark.parametrize("name", ["early_stop_return", "early_stop_patience"])
+def test_an_early_stop_by_the_evaluation_at_the_end_is_a_conflict(name):
+    message = problem_with(evaluate=True, **{name: 10})
+    assert f"{name}=10 " in message
+    assert "there is only the one at " in message
+    TrainerConfig(evaluate=True, eval_interval=5, **{name: 10})
+
+
 def test_a_conf_may_switch_evaluations_off_that_it_describes():
     gin.parse_config("TrainerConfig.evaluate = False\nTrainerConfig.eval_interval = 5")
     try:
