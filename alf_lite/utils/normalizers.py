@@ -13,7 +13,7 @@ from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.checks import check_choice
+from alf_lite.utils.checks import check_choice, check_left_out
 from alf_lite.utils.device_graphs import is_traced
 from alf_lite.utils.devices import DeviceFlag, moved_tensor
 from alf_lite.utils.ranks import SharedStatistics, ranks
@@ -57,7 +57,8 @@ class Normalizer(SharedStatistics):
         update_rate: of the mode ``"moving"``, in (0, 1), per vector.
 
     Raises:
-        ConfigError: if an argument is out of range or ``spec`` is empty.
+        ConfigError: if an argument is out of range or of another mode, or ``spec`` is
+            empty.
     """
 
     mean: Tensor  # [elements of all leaves] float64
@@ -79,6 +80,11 @@ class Normalizer(SharedStatistics):
             raise ConfigError(f"speed must be at least 1, got {speed}")
         if not 0 < update_rate < 1:
             raise ConfigError(f"update_rate must be in (0, 1), got {update_rate}")
+        if mode != "adaptive":
+            check_left_out(f"mode is {mode!r}", speed=None if speed == 8 else speed)
+        if mode != "moving":
+            given = None if update_rate == 1e-4 else update_rate
+            check_left_out(f"mode is {mode!r}", update_rate=given)
         if nest.is_empty(spec):
             raise ConfigError("there is nothing to normalize: the spec is empty")
         self._spec = spec

@@ -246,6 +246,9 @@ def test_the_count_does_not_lose_precision():
     [
         ({"mode": "window"}, "mode must be one of .*'running'.*got 'window'"),
         ({"speed": 0.5}, "speed must be at least 1, got 0.5"),
+        ({"speed": 2.0}, "speed has no effect: mode is 'running'"),
+        ({"mode": "moving", "speed": 2.0}, "speed has no effect: mode is 'moving'"),
+        ({"update_rate": 0.1}, "update_rate has no effect: mode is 'running'"),
         ({"update_rate": 1.0}, r"update_rate must be in \(0, 1\), got 1.0"),
         ({"spec": ()}, "there is nothing to normalize"),
     ],
