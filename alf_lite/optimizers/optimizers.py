@@ -7,6 +7,7 @@ import torch
 from alf_lite.config import configurable
 from alf_lite.optimizers.optimizer import Optimizer
 from alf_lite.optimizers.parameter_options import ParameterOptions
+from alf_lite.utils.checks import check_left_out
 from alf_lite.utils.schedulers import Scheduled
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop"]
@@ -81,6 +82,8 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
+        if not momentum and not parameter_options:  # some parameters may have one
+            check_left_out("momentum is 0", dampening=dampening or None)
         super().__init__(
             torch.optim.SGD,
             lr,

@@ -546,3 +546,10 @@ def test_a_pattern_that_counts_for_nothing_is_refused():
         options = {pattern: {"lr_factor": 0.5} for pattern in patterns}
         with pytest.raises(ConfigError, match="fits no parameter that is left: it tra"):
             set_up(Adam(parameter_options=options), make_network())
+
+
+def test_dampening_without_momentum_is_refused():
+    with pytest.raises(ConfigError, match="dampening has no effect: momentum is 0"):
+        SGD(dampening=0.5)
+    SGD(dampening=0.5, momentum=0.9)
+    SGD(dampening=0.5, parameter_options={"*weight": {"momentum": 0.9}})
