@@ -72,6 +72,7 @@ from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_left_out
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Scheduled
 from alf_lite.utils.tensor_utils import expand_dims_as, where_rows
@@ -195,6 +196,9 @@ class TaacAlgorithm(PathwiseActorCriticAlgorithm):
             initial_value=initial_alpha,
             is_learnt=learn_alpha,
         )
+        if not learn_alpha:
+            reason = "learn_alpha = False keeps the temperatures"
+            check_left_out(reason, alpha_optimizer=alpha_optimizer)
         self._claim(alpha_optimizer, self._temperatures)
         # What is repeated comes with the steps; only whoever evaluates keeps it.
         self._set_state_specs(train=(), predict=self.action_spec)

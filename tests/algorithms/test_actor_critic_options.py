@@ -459,6 +459,8 @@ def test_fixed_temperatures_need_no_target():
     make(prior_actor_ctor=Actor, learn_alpha=False)
     with pytest.raises(ConfigError, match="switch_target_entropy has no effect"):
         TaacAlgorithm(OBSERVATION, BOX, learn_alpha=False, switch_target_entropy=0.1)
+    with pytest.raises(ConfigError, match="alpha_optimizer has no effect"):
+        TaacAlgorithm(OBSERVATION, BOX, learn_alpha=False, alpha_optimizer=Adam())
 
 
 def test_log_alpha_has_a_limit():
