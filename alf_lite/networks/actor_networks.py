@@ -107,36 +107,25 @@ class ActorDistributionNetwork(EncodedNetwork):
         specs = nest.flatten_with_path(action_spec)
         if not specs:
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
+        of_scale: dict[str, Any] = {
+            "state_dependent_std": state_dependent_std,
+            "initial_log_std": initial_log_std,
+        }
         heads = [
             make_projection(
                 nest.leaf_name("action", path),
                 spec,
                 self._encoder.output_size,
                 continuous_projection=continuous_projection,
-                state_dependent_std=state_dependent_std,
-                initial_log_std=initial_log_std,
                 num_mixture_components=(
                     5 if num_mixture_components is None else num_mixture_components
                 ),
                 one_hot=one_hot,
+                **of_scale,
             )
             for path, spec in specs
         ]
-        if not any(isinstance(head, _CONTINUOUS) for head in heads):
-            check_unused(
-                self,
-                "no part of the action has a continuous distribution",
-                continuous_projection=continuous_projection,
-                state_dependent_std=state_dependent_std,
-                initial_log_std=initial_log_std,
-            )
-        elif continuous_projection == "beta":
-            check_unused(
-                self,
-                "a Beta distribution has no σ",
-                state_dependent_std=state_dependent_std,
-                initial_log_std=initial_log_std,
-            )
+        self._check_kinds(heads, continuous_projection, of_scale)
         if one_hot and not any(isinstance(head, OneHotProjection) for head in heads):
             raise ValueError(
                 "one_hot: no part of the action is a vector of binary elements or of "
@@ -149,6 +138,16 @@ class ActorDistributionNetwork(EncodedNetwork):
         self._head = heads[0]
         if not isinstance(action_spec, TensorSpec):
             self._head = NestOfHeads(action_spec, heads)
+
+    def _check_kinds(
+        self, heads: list[Projection], projection: str, of_scale: dict[str, Any]
+    ) -> None:
+        """Refuses options of distributions that the action does not have."""
+        if not any(isinstance(head, _CONTINUOUS) for head in heads):
+            reason = "no part of the action has a continuous distribution"
+            check_unused(self, reason, continuous_projection=projection, **of_scale)
+        elif projection == "beta":
+            check_unused(self, "a Beta distribution has no σ", **of_scale)
 
     @takes_whole_sequences
     @quick
