@@ -157,8 +157,9 @@ def check_body_alone(
 ) -> None:
     """Refuses what a body, which has its own layers, would ignore."""
     check_left_out(
-        "a body has its own layers (where the default network of an algorithm sets it, "
-        "as PQN's and CrossQ's do, name QNetwork or CriticNetwork in its place)",
+        "a body has its own layers (where an algorithm sets it for a network of its "
+        "own: bind body to the others, not to EncodingNetwork, or, of PQN and CrossQ, "
+        "name QNetwork or CriticNetwork in its place)",
         layer_norm=layer_norm or None,
         batch_norm=batch_norm or None,
         dropout=dropout or None,
