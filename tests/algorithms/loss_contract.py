@@ -25,6 +25,7 @@ from alf_lite import nest
 from alf_lite.algorithms.learning.batch_loss import LossFunction, aggregate_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, time_major
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
 from alf_lite.networks.actor_networks import (
     ActorDistributionNetwork,
@@ -35,6 +36,7 @@ from alf_lite.networks.actor_networks import (
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
+from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.tensor_utils import expand_dims_as, reset_state
 from tests.replayed_steps import BOX, CHOICE, MIXED, NO_SOURCE, OBSERVATION
@@ -76,7 +78,8 @@ NETWORKS: dict[str, Callable[..., Any]] = {
     "q": functools.partial(QNetwork, **_SIZES),
     "value": functools.partial(ValueNetwork, **_SIZES),
 }
-MEMORY = functools.partial(GRUEncodingNetwork, hidden_size=(8,))
+_MEMORY_SIZE = (8,)
+MEMORY = functools.partial(GRUEncodingNetwork, hidden_size=_MEMORY_SIZE)
 
 
 class Terms(NamedTuple):
@@ -335,6 +338,8 @@ class Window:
         self.algorithm, self.case, self.steps = algorithm, case, steps
         self.options = row.options
         self.num_rows = T - case.n - row.lookahead  # that are trained
+        self.burn_in = 0  # steps that only build up the memory
+        self.stored: Tensor | None = None  # [B, M] the memory before the first step
         self.old: Any = None  # what was known before the updates, on-policy
         self._known: dict[Any, Any] = {}
         self.indices = _indices(case, steps.prev_action)
@@ -350,7 +355,7 @@ class Window:
         """The steps that are trained."""
         return [
             (t, b)
-            for t in range(self.num_rows)
+            for t in range(self.burn_in, self.num_rows)
             for b in range(B)
             if not self.is_last(t, b)
         ]
@@ -412,10 +417,15 @@ class Window:
 
         def run() -> list[Any]:
             initial = state = network.initial_state(B)
+            if self.stored is not None:
+                state = nest.map_structure(lambda _: self.stored, initial)
             outputs = []
             for t in range(T):
                 state = reset_state(state, initial, self.steps.step_type[:, t] == F)
-                output, state = (call or network)(self.observation(t), state)
+                with torch.set_grad_enabled(
+                    torch.is_grad_enabled() and t >= self.burn_in
+                ):
+                    output, state = (call or network)(self.observation(t), state)
                 outputs.append(output)
             return outputs
 
@@ -512,6 +522,42 @@ def check_loss(row: Row, case: Case) -> None:
     loss = aggregate_loss(loss_info, batch.valid).loss
     _close(loss, values.mean(), f"mean {where}")
     _check_gradient(algorithm, loss, values.mean(), where)
+
+
+def check_memory(row: Row, case: Case) -> None:
+    """Compares an update with stored memories, a burn-in and importance weights.
+
+    All networks had the same memory in the rollout: which one a part of the state
+    belongs to does not matter.
+    """
+    config = TrainerConfig(
+        algorithm_ctor=row.algorithm,
+        num_iterations=1,
+        unroll_length=1,
+        mini_batch_length=T,
+        burn_in_length=1,
+        priority_replay=True,
+    )
+    algorithm = row.build(case, config=config, optimizer=Adam())
+    weights = torch.linspace(0.5, 1.5, B)
+    window, batch = make_batch(
+        row, algorithm, case, SOURCE._replace(importance_weights=weights)
+    )
+    window.burn_in = 1
+    window.stored = torch.randn(B, *_MEMORY_SIZE)
+    stored = window.stored.expand(T, B, *_MEMORY_SIZE)
+    batch = batch._replace(
+        state=nest.map_structure(lambda _: stored, algorithm.train_state_spec)
+    )
+    with same_noise():
+        found, _ = LossFunction(algorithm)(batch)
+        expected = {(t, b): row.loss(window, t, b) for t, b in window.valid()}
+    where = f"of {row.algorithm.__name__} with {case} after a burn-in"
+    loss = sum(weights[b] * terms.loss for (_, b), terms in expected.items())
+    mean = torch.as_tensor(loss / len(expected))
+    _close(found.loss, mean, f"loss {where}")
+    _check_priority(row, found.priority, expected)
+    _check_gradient(algorithm, found.loss, mean, where)
 
 
 def make_batch(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.algorithms.loss_contract import check_loss
+from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from tests.algorithms.loss_contract import Case, check_loss, check_memory
 from tests.algorithms.loss_table import ALL, ROWS
 
 
@@ -28,6 +29,20 @@ def test_the_loss_is_that_of_the_equations(name):
 @pytest.mark.parametrize("name", [name for name, row in ALL.items() if row.masked])
 def test_the_loss_is_that_of_the_equations_under_a_mask(name):
     check(name, masked=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, row in ALL.items()
+        if True in row.memory and not issubclass(row.algorithm, ActorCriticAlgorithm)
+    ],
+)
+def test_an_update_remembers_from_stored_memories_after_a_burn_in(name):
+    row = ALL[name]
+    for n in row.n:
+        check_memory(row, Case(row.actions[-1], False, 1, True, n))
 
 
 @pytest.mark.slow
