@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -42,12 +43,15 @@ from alf_lite.distributions.action_vectors import Entropies, PolicySample
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils.progress import Progress, follow_progress
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import LinearScheduler
 from tests.algorithms.actor_critics import GAMMA, Actor, make
+from tests.algorithms.loss_contract import Case, make_batch
+from tests.algorithms.loss_table import ROWS
 from tests.replayed_steps import (
     BOX,
     CHOICE,
@@ -236,6 +240,19 @@ def test_the_targets_of_droq_ask_both_critics():
     algorithm = of_the_droq_conf()
     values = torch.randn(3, 2, 1)
     torch.testing.assert_close(algorithm._target_opinion(values), values.amin(1))
+
+
+def test_droq_drops_units_of_critics_of_targets_and_of_those_the_actor_follows():
+    row, layers = ROWS["REDQ"], {"joint_fc_layer_params": (8, 8), "layer_norm": True}
+    ctor = functools.partial(CriticNetwork, dropout=0.5, **layers)
+    case = Case("box", masked=False, dims=1, memory=False, n=1)
+    algorithm = row.build(case, critic_network_ctor=ctor)
+    _, batch = make_batch(row, algorithm, case)
+    drop = torch.nn.functional.dropout
+    with mock.patch("torch.nn.functional.dropout", side_effect=drop) as dropout:
+        LossFunction(algorithm)(batch)
+    trains = [training for _, _, training, _ in (c.args for c in dropout.mock_calls)]
+    assert trains == [True] * (2 * 3)  # layers of the targets, of both losses
 
 
 def test_the_actor_of_redq_follows_the_mean_of_what_critics_of_atoms_expect():
