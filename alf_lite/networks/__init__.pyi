@@ -87,7 +87,6 @@ from alf_lite.networks.layers import (
     Activation,
     check_body_alone as check_body_alone,
     check_sizes as check_sizes,
-    check_unused as check_unused,
     linear as linear,
     make_activation as make_activation,
     make_dropout as make_dropout,

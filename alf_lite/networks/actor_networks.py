@@ -24,7 +24,7 @@ from alf_lite.networks.continuous_projections import (
 )
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.initializers import Initializer, initialized
-from alf_lite.networks.layers import check_unused, linear
+from alf_lite.networks.layers import linear
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.projections import (
     POLICY_GAIN,
@@ -41,7 +41,7 @@ from alf_lite.tensor_specs import (
     TensorSpec,
     is_binary,
 )
-from alf_lite.utils.checks import check_left_out
+from alf_lite.utils.checks import check_left_out, check_unused
 
 Nest = Any
 
@@ -145,9 +145,11 @@ class ActorDistributionNetwork(EncodedNetwork):
         """Refuses options of distributions that the action does not have."""
         if not any(isinstance(head, _CONTINUOUS) for head in heads):
             reason = "no part of the action has a continuous distribution"
-            check_unused(self, reason, continuous_projection=projection, **of_scale)
+            check_unused(
+                type(self), reason, continuous_projection=projection, **of_scale
+            )
         elif projection == "beta":
-            check_unused(self, "a Beta distribution has no σ", **of_scale)
+            check_unused(type(self), "a Beta distribution has no σ", **of_scale)
 
     @takes_whole_sequences
     @quick

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from alf_lite.config import configurable
 from alf_lite.networks.lean_layers import LinearMap
-from alf_lite.utils.checks import check_left_out
+from alf_lite.utils.checks import check_unused
 
 _trained_rows: Tensor | None = None  # [B] bool of the innermost ``trained_rows``
 _frozen_by_batch = False  # within ``statistics_of_batch``
@@ -126,11 +126,12 @@ class BatchNorm(LinearMap):
     ) -> None:
         super().__init__()
         if not renorm:
-            check_left_out(
+            check_unused(
+                BatchNorm,
                 "renorm is False",
-                renorm_after=None if renorm_after == 100_000 else renorm_after,
-                max_scale=None if max_scale == 3 else max_scale,
-                max_shift=None if max_shift == 5 else max_shift,
+                renorm_after=renorm_after,
+                max_scale=max_scale,
+                max_shift=max_shift,
             )
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must lie in [0, 1), got {momentum}")

@@ -19,7 +19,6 @@ from alf_lite.networks.layers import (
     Activation,
     check_body_alone,
     check_sizes,
-    check_unused,
     make_activation,
     make_dropout,
 )
@@ -31,7 +30,7 @@ from alf_lite.networks.parallel_layers import (
     ParallelLinear,
 )
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_left_out
+from alf_lite.utils.checks import check_left_out, check_unused
 
 Nest = Any
 
@@ -102,7 +101,7 @@ class CriticNetwork(EncodedNetwork):
             **encoder,
         )
         if body is not None:
-            check_unused(self, "a body has its own layers", activation=activation)
+            check_unused(type(self), "a body has its own layers", activation=activation)
         self._output_shape = torch.Size(output_shape)
         self._critics = ParallelMLP(
             num_critics,

@@ -21,10 +21,10 @@ from alf_lite.networks.input_preprocessors import (
     make_combiner,
     preprocessors_of,
 )
-from alf_lite.networks.layers import Activation, check_unused, mlp
+from alf_lite.networks.layers import Activation, mlp
 from alf_lite.networks.network import Network, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.checks import check_left_out
+from alf_lite.utils.checks import check_left_out, check_unused
 
 Nest = Any
 
@@ -199,7 +199,7 @@ class EncodedNetwork(Network):
             )
         super().__init__(observation_spec, encoder.state_spec)
         if body is not None:
-            check_unused(self, "a body has its own layers", activation=activation)
+            check_unused(type(self), "a body has its own layers", activation=activation)
         self._encoder = encoder
 
     @takes_whole_sequences

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from alf_lite.config import configurables
 from alf_lite.errors import did_you_mean
 from alf_lite.networks.batch_norm import make_batch_norm
 from alf_lite.networks.bodies import Body, make_body
@@ -166,20 +165,6 @@ def check_body_alone(
         noise_std=noise_std or None,
         initializer=initializer,
     )
-
-
-def check_unused(network: nn.Module, reason: str, **options: Any) -> None:
-    """Refuses options of a network that would be ignored.
-
-    Those that its class has by default say nothing.
-
-    Raises:
-        ConfigError: naming the first one.
-    """
-    parameters = configurables.parameters(type(network)) or ()
-    defaults = {parameter.name: parameter.default for parameter in parameters}
-    given = {k: v for k, v in options.items() if k in defaults and v != defaults[k]}
-    check_left_out(reason, **given)
 
 
 def make_dropout(share: float) -> list[nn.Module]:

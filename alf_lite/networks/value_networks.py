@@ -18,11 +18,12 @@ from alf_lite.networks.encoding_networks import (
     EncodingNetwork,
 )
 from alf_lite.networks.initializers import Initializer
-from alf_lite.networks.layers import Activation, check_sizes, check_unused, linear, mlp
+from alf_lite.networks.layers import Activation, check_sizes, linear, mlp
 from alf_lite.networks.lean_layers import LeanSequential
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.noisy_layers import NoisyLinear
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_unused
 
 Nest = Any
 
@@ -124,7 +125,7 @@ class QNetwork(EncodedNetwork):
             )
         if not head_fc_layer_params:
             reason = "head_fc_layer_params is ()"
-            check_unused(self, reason, head_activation=head_activation)
+            check_unused(type(self), reason, head_activation=head_activation)
         sizes = torch.tensor(check_sizes("num_values", num_values))
         self._shape = (len(sizes), int(sizes.max()), num_outputs)  # C, A, N
         exists = torch.arange(self._shape[1]) < sizes[:, None]  # [C, A]

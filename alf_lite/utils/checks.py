@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, get_args
 
+from alf_lite.config import configurables
 from alf_lite.errors import ConfigError
 from alf_lite.utils.schedulers import Scheduled, as_scheduler, extreme_values
 
@@ -57,6 +58,20 @@ def check_left_out(reason: str, **settings: Any) -> None:
     for name, value in settings.items():
         if value is not None:
             raise ConfigError(f"{name} has no effect: {reason}. Leave it out")
+
+
+def check_unused(owner: type, reason: str, **options: Any) -> None:
+    """Refuses options of a class that would be ignored.
+
+    Those that it has by default, and what is no parameter of it, say nothing.
+
+    Raises:
+        ConfigError: naming the first one.
+    """
+    parameters = configurables.parameters(owner) or ()
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    given = {k: v for k, v in options.items() if k in defaults and v != defaults[k]}
+    check_left_out(reason, **given)
 
 
 def check_not_negative(**values: Scheduled) -> None:

@@ -13,7 +13,7 @@ from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.checks import check_choice, check_left_out
+from alf_lite.utils.checks import check_choice, check_unused
 from alf_lite.utils.device_graphs import is_traced
 from alf_lite.utils.devices import DeviceFlag, moved_tensor
 from alf_lite.utils.ranks import SharedStatistics, ranks
@@ -81,10 +81,9 @@ class Normalizer(SharedStatistics):
         if not 0 < update_rate < 1:
             raise ConfigError(f"update_rate must be in (0, 1), got {update_rate}")
         if mode != "adaptive":
-            check_left_out(f"mode is {mode!r}", speed=None if speed == 8 else speed)
+            check_unused(Normalizer, f"mode is {mode!r}", speed=speed)
         if mode != "moving":
-            given = None if update_rate == 1e-4 else update_rate
-            check_left_out(f"mode is {mode!r}", update_rate=given)
+            check_unused(Normalizer, f"mode is {mode!r}", update_rate=update_rate)
         if nest.is_empty(spec):
             raise ConfigError("there is nothing to normalize: the spec is empty")
         self._spec = spec

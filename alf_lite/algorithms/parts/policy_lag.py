@@ -16,7 +16,7 @@ from torch import Tensor
 
 from alf_lite.data_structures import StepType
 from alf_lite.utils import value_ops
-from alf_lite.utils.checks import check_left_out
+from alf_lite.utils.checks import check_unused
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
@@ -134,7 +134,9 @@ class LagCorrector(FollowsProgress):
 
     _td_lambda = Coefficient()
 
-    def __init__(self, td_lambda: Scheduled, rho_clip: float, c_clip: float) -> None:
+    def __init__(
+        self, td_lambda: Scheduled, rho_clip: float = 1.0, c_clip: float = 1.0
+    ) -> None:
         if not 0 < c_clip <= rho_clip:
             raise ValueError(
                 "c_clip must be positive and rho_clip not smaller, got "
@@ -160,9 +162,6 @@ def make_corrector(
     """
     if kind == "vtrace":
         return LagCorrector(td_lambda, rho_clip, c_clip)
-    check_left_out(
-        "off_policy_correction is 'none'",
-        rho_clip=None if rho_clip == 1 else rho_clip,
-        c_clip=None if c_clip == 1 else c_clip,
-    )
+    reason = "off_policy_correction is 'none'"
+    check_unused(LagCorrector, reason, rho_clip=rho_clip, c_clip=c_clip)
     return None
