@@ -456,7 +456,7 @@ def test_an_algorithm_predicts_with_the_parameters_of_the_moment():
     "ctor",
     [
         alf_lite.DdpgAlgorithm,
-        alf_lite.MbrlAlgorithm,
+        pytest.param(alf_lite.MbrlAlgorithm, marks=pytest.mark.slow),
         functools.partial(alf_lite.Tdmpc2Algorithm, gamma=0.9),
         functools.partial(alf_lite.BcAlgorithm, deterministic=True),
     ],

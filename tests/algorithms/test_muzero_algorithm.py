@@ -267,6 +267,7 @@ def test_a_model_that_gives_nan_is_said():
         algorithm.rollout_step(inputs, ())
 
 
+@pytest.mark.slow
 def test_the_model_learns_which_action_is_rewarded():
     """Episodes of one step whose reward is 1 if action and sign agree, else -1."""
     torch.manual_seed(0)

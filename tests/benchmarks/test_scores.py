@@ -390,7 +390,9 @@ def test_what_is_broken_off_leaves_nothing(
     assert [line["seed"] for line in scores.read(store, "core")] == [100]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_queue_in_the_background_of_a_shell_ends_with_its_runs(tmp_path, number):
     program = [sys.executable, str(BENCHMARKS / "scores.py"), "run"]
     choice = ["--tasks", "dqn_cart_pole", "--seeds", "100", f"--store={tmp_path}"]

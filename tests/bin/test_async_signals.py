@@ -48,7 +48,7 @@ def run(launcher: Launcher, tmp_path: Path) -> Trainer:
     ("number", "to_all", "hangs", "code"),
     [
         pytest.param(signal.SIGINT, True, False, 130, marks=pytest.mark.slow),
-        (signal.SIGTERM, False, False, 143),
+        pytest.param(signal.SIGTERM, False, False, 143, marks=pytest.mark.slow),
         # tests/trainers/test_prompt_stop.py has others that hang
         pytest.param(signal.SIGHUP, True, True, 129, marks=pytest.mark.slow),
         (signal.SIGKILL, False, False, -signal.SIGKILL),

@@ -144,7 +144,9 @@ def test_an_environment_is_named_without_a_decorator(tank, statements, length):
     assert config_files.unused_bindings() == []
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(
+    "mode", ["sync", pytest.param("async", marks=pytest.mark.slow)]
+)
 def test_wrappers_of_other_packages_are_named(tank, mode):
     env = build(
         f"""

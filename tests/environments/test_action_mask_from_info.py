@@ -16,7 +16,9 @@ from tests.environments.light_environments import InfoMaskEnv
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
-@pytest.mark.parametrize("vectorization_mode", ["sync", "async"])
+@pytest.mark.parametrize(
+    "vectorization_mode", ["sync", pytest.param("async", marks=pytest.mark.slow)]
+)
 def test_the_mask_of_every_step_is_observed(vectorization_mode):
     with create_environment(
         env_ctor=InfoMaskEnv,

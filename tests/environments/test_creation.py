@@ -102,7 +102,9 @@ def test_sync_and_async_give_the_same_bits():
     assert torch.equal(run("sync"), run("async"))
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(
+    "mode", ["sync", pytest.param("async", marks=pytest.mark.slow)]
+)
 def test_a_wrapper_whose_parameter_no_conf_sets_is_a_wrong_conf(mode):
     config_files.parse_config(
         None,

@@ -16,7 +16,12 @@ from tests.source_code import ROOT
 
 @pytest.mark.parametrize(
     "name",
-    ["ac_cart_pole", "dqn_cart_pole", "gail_cart_pole", "ppo_pendulum", "sac_pendulum"],
+    [
+        *("ppo_pendulum", "sac_pendulum"),
+        pytest.param("ac_cart_pole", marks=pytest.mark.slow),
+        pytest.param("dqn_cart_pole", marks=pytest.mark.slow),
+        pytest.param("gail_cart_pole", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_trained_is_the_same(name, tmp_path):
     conf = next(conf for conf in CONFS if conf.stem == name)

@@ -43,6 +43,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.slow
 def test_ppo_wins_nim_in_both_seats():
     # (1, 2, 4) is won by the first seat: against the best answers 1 and, as the
     # second, -1. Every position is a beginning.

@@ -215,7 +215,9 @@ def test_a_mixture_keeps_two_answers():
     assert found >= 0.8  # with one peak 0.5
 
 
-@pytest.mark.parametrize("kind", ["truncated_normal", "cauchy"])
+@pytest.mark.parametrize(
+    "kind", ["truncated_normal", pytest.param("cauchy", marks=pytest.mark.slow)]
+)
 def test_other_heads_learn_what_the_observation_asks_for(kind):
     env = functools.partial(ObservationPolicyEnv, "continuous")
     found = learned_return(

@@ -41,8 +41,7 @@ def stop_and_compare(
 @pytest.mark.parametrize(
     ("name", "names"),
     [
-        ("ppo", ["SIGTERM", "SIGKILL"]),
-        ("sac", ["SIGINT", "SIGHUP"]),
+        ("sac", ["SIGTERM", "SIGKILL"]),
         *(
             pytest.param(name, list(EXIT_CODES), marks=pytest.mark.slow)
             for name in ("ppo", "sac")

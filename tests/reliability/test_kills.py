@@ -101,7 +101,9 @@ def kill_runs(
     print(f"{conf.stem}: {total} kills, {runs} runs")  # noqa: T201
 
 
-@pytest.mark.parametrize("name", ["ppo", "replay_saver"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("ppo", marks=pytest.mark.slow), "replay_saver"]
+)
 def test_a_run_that_is_killed_now_and_then_is_the_run_that_is_not(
     launcher, conf, tmp_path, straight, name
 ):

@@ -30,7 +30,11 @@ def read_lines(path: Path, count: int | None) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("where", [["output"], ["output", "error"]], ids=len)
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(["output"], marks=pytest.mark.slow), ["output", "error"]],
+    ids=len,
+)
 def test_a_log_on_a_full_disk(launcher, conf, tmp_path, where):
     full = dict.fromkeys(where, Path("/dev/full"))
     arguments = [f"--conf={conf['ppo']}"]
@@ -41,7 +45,13 @@ def test_a_log_on_a_full_disk(launcher, conf, tmp_path, where):
 
 
 @pytest.mark.parametrize(
-    ("output_lines", "error_lines"), [(1, None), (None, 3), (0, 0)], ids=str
+    ("output_lines", "error_lines"),
+    [
+        (1, None),
+        pytest.param(None, 3, marks=pytest.mark.slow),
+        pytest.param(0, 0, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_reader_that_goes_away(launcher, conf, tmp_path, output_lines, error_lines):
     """``| head -1``, ``2>&1 | head -3``, and a ``tee`` that died."""

@@ -96,7 +96,7 @@ def open_directory() -> Iterator[Path]:
 @pytest.mark.parametrize(
     "what",
     [
-        "file",
+        pytest.param("file", marks=pytest.mark.slow),
         pytest.param("checkpoint", marks=pytest.mark.slow),
         pytest.param("checkpoints", marks=pytest.mark.slow),
     ],
@@ -244,6 +244,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing_but_what_it_had_no_room_f
     assert differences(*states, "") == []
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_ends_the_run_with_what_it_had_saved(
     launcher, conf, disk
 ):

@@ -134,6 +134,7 @@ def test_of_two_trainers_in_one_directory_one_trains(
         check_curves(root_dir)
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_deleted_and_used_anew_belongs_to_the_new_run(
     launcher, straight, conf, tmp_path
 ):
@@ -158,6 +159,7 @@ def test_a_directory_that_is_deleted_and_used_anew_belongs_to_the_new_run(
 # A wrong clock
 
 
+@pytest.mark.slow
 def test_curves_are_in_order_when_the_clock_is_set_back(
     launcher, straight, conf, tmp_path
 ):

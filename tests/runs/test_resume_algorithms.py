@@ -246,7 +246,8 @@ def assert_resumes(train, tmp_path, caplog, settings):
 # Made of the same parts as others.
 SLOW = {
     *("AwacAlgorithm", "CqlAlgorithm", "CqlDqnAlgorithm", "Td3BcAlgorithm"),
-    *("td3", "ppo", "recurrent a2c with normalizers"),
+    *("td3", "ppo", "a2c", "IqlAlgorithm", "ppo with normalizers", "recurrent ppo"),
+    *("recurrent a2c with normalizers", "sac, a step in some iterations"),
 }
 
 

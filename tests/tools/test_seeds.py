@@ -173,6 +173,7 @@ def test_ctrl_c_stops_all_runs_and_waits_for_them(tmp_path, capsys, stub):
     assert not (root_dir / "seed_2").exists()
 
 
+@pytest.mark.slow
 def test_signals_that_stop_nothing_wait_for_runs_that_start(tmp_path, capsys, conf):
     root_dir = tmp_path / "runs"
     run, others = root_dir / "seed_0", [signal.SIGUSR2, signal.SIGUSR1]

@@ -264,7 +264,7 @@ DEADLOCK = (
     ("hang", "is_starting"),
     [
         pytest.param(SWALLOWS, False, id="swallows", marks=pytest.mark.slow),
-        pytest.param(DEADLOCK, False, id="deadlock"),
+        pytest.param(DEADLOCK, False, id="deadlock", marks=pytest.mark.slow),
         pytest.param(DEADLOCK, True, id="deadlock at the start"),
     ],
 )

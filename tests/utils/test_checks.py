@@ -13,6 +13,7 @@ from alf_lite.utils.checks import (
     check_not_negative,
     check_positive,
     check_unit_interval,
+    check_unused,
 )
 
 
@@ -40,6 +41,21 @@ def test_what_would_be_ignored_is_named():
     check_left_out("nothing learns", tau=None)
     with pytest.raises(ConfigError, match="tau has no effect: nothing learns"):
         check_left_out("nothing learns", beta=None, tau=0.0)
+
+
+def test_what_would_be_ignored_is_named_unless_it_is_the_default_of_the_class():
+    class Layer:
+        def __init__(self, size, rate=0.5):
+            pass
+
+    class Wide(Layer):
+        def __init__(self, size, rate=0.7):
+            pass
+
+    check_unused(Layer, "it is small", rate=0.5, other=3)
+    check_unused(Wide, "it is small", rate=0.7)
+    with pytest.raises(ConfigError, match="rate has no effect: it is small"):
+        check_unused(Wide, "it is small", rate=0.5)
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, True])

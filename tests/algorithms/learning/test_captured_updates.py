@@ -92,7 +92,14 @@ def trained(name, device, num_iterations=6, **settings):
     return built
 
 
-@pytest.mark.parametrize("name", CASES)
+# Others have what these have: rates that change, limits that stop updates, two graphs.
+QUICK = ["SAC, schedules", "PPO, both limits of KL", "TD3", "DQN"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES],
+)
 def test_graphs_compute_the_same_numbers(name, device):
     plain = trained(name, device)
     captured = trained(name, device, cuda_graphs=True)
@@ -124,7 +131,10 @@ BEGINNING_ANEW = {
 }
 
 
-@pytest.mark.parametrize("name", BEGINNING_ANEW)
+@pytest.mark.parametrize(
+    "name",
+    ["TD3", pytest.param("SAC, part of an agent", marks=pytest.mark.slow)],
+)
 def test_graphs_follow_networks_that_begin_anew(name, device):
     algorithm, kwargs = BEGINNING_ANEW[name]
     parameters = []
@@ -158,7 +168,14 @@ def let_weights_decay(algorithm):
         group["weight_decay"] = 0.5
 
 
-@pytest.mark.parametrize("change", [freeze_policy, slow_down, let_weights_decay])
+@pytest.mark.parametrize(
+    "change",
+    [
+        freeze_policy,
+        pytest.param(slow_down, marks=pytest.mark.slow),
+        pytest.param(let_weights_decay, marks=pytest.mark.slow),
+    ],
+)
 def test_graphs_follow_what_optimizers_are_told_later(change, device):
     parameters = []
     for cuda_graphs in (False, True):

@@ -11,9 +11,8 @@ from tests.source_code import ROOT
 
 # Games and plans that are searched by tree take a minute each, operation by operation.
 CASES = [conf.stem for conf in CONFS if "zero" not in conf.stem]
-# With environments in torch, goals that are drawn on the way, levels that are scored,
-# and a head that most updates leave alone.
-QUICK = ["torch_td3_pendulum", "diayn_point", "ppo_maze_level_replay", "ppg_cart_pole"]
+# With environments in torch, and with a head that most updates leave alone.
+QUICK = ["torch_td3_pendulum", "ppg_cart_pole"]
 WITH_MEMORY = [
     *("distillation_pendulum", "ppo_recurrent_cart_pole", "r2d2_cart_pole"),
     *("sac_asymmetric_pendulum", "sac_recurrent_pendulum"),

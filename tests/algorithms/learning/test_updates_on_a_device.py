@@ -140,7 +140,9 @@ def test_it_learns_the_same_as_on_the_cpu(name, device):
         torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["DQN, priorities", "R2D2"])
+@pytest.mark.parametrize(
+    "name", ["DQN, priorities", pytest.param("R2D2", marks=pytest.mark.slow)]
+)
 def test_it_learns_the_same_as_by_priorities_on_the_host(name, device):
     results = []
     for on_device in (None, False):
