@@ -15,20 +15,28 @@ SLOW = (
 )
 TRAIN = """
 import json, sys
-import alf_lite
-for name, env_name, settings in json.loads(sys.argv[1]):
+import alf_lite, alf_lite.optimizers
+for name, env_name, settings, optimizer in json.loads(sys.argv[1]):
     env = alf_lite.create_environment(env_name)
     config = alf_lite.TrainerConfig(num_iterations=1, **settings)
-    algorithm = getattr(alf_lite, name)(env=env, config=config)
+    kwargs = {}
+    if optimizer:
+        kwargs["optimizer"] = getattr(alf_lite.optimizers, optimizer)(lr=1e-3)
+    algorithm = getattr(alf_lite, name)(env=env, config=config, **kwargs)
     alf_lite.Trainer(algorithm, root_dir=f"{sys.argv[2]}/{name}").train()
     assert algorithm.num_updates > 0
     print(json.dumps([name, *sys.modules]))
 """
 OFF_POLICY = {"initial_collect_steps": 40, "mini_batch_size": 8, "unroll_length": 50}
 RUNS = [
-    ("PPOAlgorithm", "CartPole-v1", {"unroll_length": 16}),
-    ("DqnAlgorithm", "CartPole-v1", OFF_POLICY),
-    ("SacAlgorithm", "Pendulum-v1", OFF_POLICY),
+    ("PPOAlgorithm", "CartPole-v1", {"unroll_length": 16}, None),
+    ("DqnAlgorithm", "CartPole-v1", OFF_POLICY, None),
+    ("SacAlgorithm", "Pendulum-v1", OFF_POLICY, None),
+    # Its first update leaves the actor without a gradient.
+    ("Td3Algorithm", "Pendulum-v1", OFF_POLICY, None),
+    # Torch makes the steps of the other optimizers.
+    ("ActorCriticAlgorithm", "CartPole-v1", {"unroll_length": 16}, "RMSprop"),
+    ("DdpgAlgorithm", "Pendulum-v1", OFF_POLICY, "SGD"),
 ]
 
 

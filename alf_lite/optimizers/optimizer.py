@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.nn import Parameter
 
 from alf_lite.errors import CheckpointError
 from alf_lite.fast import twin_of
+from alf_lite.optimizers import without_compiler
 from alf_lite.optimizers.parameter_options import (
     RATE_FACTOR,
     ParameterOptions,
@@ -330,7 +330,7 @@ class Optimizer(FollowsProgress):
             return
         self._fast_step = None
         if skip is None:
-            optimizer.step()
+            without_compiler.step(optimizer)
         else:
             self._step_unless(skip, optimizer)
 
@@ -338,7 +338,7 @@ class Optimizer(FollowsProgress):
         """A step of torch that changes nothing if ``skip`` [] is 1."""
         if optimizer.param_groups[0].get("fused") and self._torch_class in _ADAM:
             optimizer.grad_scale, optimizer.found_inf = None, skip
-            optimizer.step()
+            without_compiler.step(optimizer)
             del optimizer.grad_scale, optimizer.found_inf
             return
         if not optimizer.state and skip.item():  # there is nothing to go back to yet
@@ -350,7 +350,7 @@ class Optimizer(FollowsProgress):
             if isinstance(value, Tensor) and value.device == skip.device
         ]
         before = [tensor.clone() for tensor in tensors]
-        optimizer.step()
+        without_compiler.step(optimizer)
         for tensor, old in zip(tensors, before, strict=True):
             tensor.copy_(torch.where(skip != 0, old, tensor))
 
@@ -466,7 +466,7 @@ class Optimizer(FollowsProgress):
         parameter = Parameter(torch.zeros(1))
         optimizer = self._make_torch_optimizer([parameter])
         parameter.grad = torch.zeros(1)
-        optimizer.step()
+        without_compiler.step(optimizer)
         state = optimizer.state[parameter]
         return {key for key, value in state.items() if value is not None}
 
@@ -480,7 +480,7 @@ class Optimizer(FollowsProgress):
             lr=self._checked(value_at_start(self._learning_rate)),
             **self._hyperparameters,
         )
-        with _without_compiler():
+        with without_compiler.made():
             if all(parameter.is_floating_point() for parameter in parameters):
                 # Not every optimizer of torch has the argument.
                 with contextlib.suppress(RuntimeError, TypeError):
@@ -500,24 +500,6 @@ class Optimizer(FollowsProgress):
             f"gradient_clipping={self._gradient_clipping}, "
             f"{len(self._parameters)} parameters)"
         )
-
-
-@contextlib.contextmanager
-def _without_compiler() -> Iterator[None]:
-    """Inside, torch makes optimizers without loading its compiler.
-
-    It does so, for a second of CPU time, to have it leave ``add_param_group`` alone. As
-    long as there is no compiler, there is nobody to tell.
-    """
-    method = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
-    if method is None or "torch._dynamo" in sys.modules:
-        yield
-        return
-    vars(method)["__dynamo_disable"] = method  # see torch._compile._disable_dynamo
-    try:
-        yield
-    finally:
-        vars(method).pop("__dynamo_disable", None)
 
 
 def _describe(value: Any) -> str:

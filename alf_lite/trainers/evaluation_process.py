@@ -96,7 +96,7 @@ class EvaluationProcess:
         self._max_restarts, self._num_restarts = config.max_worker_restarts, 0
         self._memory = policy_memory(specs)
         self._descriptor = self._memory.create()
-        start_server([evaluation_worker.__name__, "torch._dynamo"])
+        start_server([evaluation_worker.__name__])
         self._processes = ChildGroup(
             evaluation_worker.serve, name="evaluation", method="forkserver"
         )

@@ -167,8 +167,7 @@ class ProcessPool(WorkerPool[_ProcessWorker]):
 
 def warm_up(recipe_module: str) -> None:
     """Has what all workers need imported once, for all of them to be forked from."""
-    # Building an optimizer imports the second one, which takes a second.
-    start_server([process_worker.__name__, "torch._dynamo", recipe_module])
+    start_server([process_worker.__name__, recipe_module])
 
 
 def _close_all(descriptors: list[int]) -> None:
