@@ -39,6 +39,7 @@ from alf_lite.distributions.exploration import (
 )
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.network import Network, as_network, takes_whole_sequences
+from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, value_ops
@@ -155,7 +156,8 @@ class PqnAlgorithm(RLAlgorithm):
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """Acts ε-greedily, and keeps what the best action was worth."""
-        q, allowed, state = self._evaluate(inputs.observation, state)
+        with exploring_by_noise():
+            q, allowed, state = self._evaluate(inputs.observation, state)
         explores = self._explore.toss(q.shape[:-1], q.device, inputs.env_id)
         action = self._actions.to_action(choose(q, explores, allowed))
         best = masked_argmax(q, allowed).unsqueeze(-1)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.pqn_algorithm import PqnAlgorithm
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.fast.chains import layers_of
 from alf_lite.networks.encoding_networks import EncodingNetwork
@@ -89,11 +90,11 @@ def test_every_parameter_gets_a_gradient_in_reduced_precision():
         EncodingNetwork(TensorSpec((3,)), noise_std=0.5, initializer="he_normal")
 
 
-def noisy_dqn(**options):
+def noisy_dqn(cls=DqnAlgorithm, **options):
     ctor = functools.partial(
         QNetwork, fc_layer_params=(), head_fc_layer_params=(32,), noise_std=0.5
     )
-    return DqnAlgorithm(
+    return cls(
         TensorSpec((4,)),
         BoundedTensorSpec((), torch.int64, 0, 2),
         q_network_ctor=ctor,
@@ -115,9 +116,10 @@ def steps(num_envs):
     )
 
 
-def test_a_network_with_noise_explores_in_rollouts_and_predicts_greedily():
+@pytest.mark.parametrize("cls", [DqnAlgorithm, PqnAlgorithm])
+def test_a_network_with_noise_explores_in_rollouts_and_predicts_greedily(cls):
     torch.manual_seed(0)
-    algorithm = noisy_dqn()
+    algorithm = noisy_dqn(cls)
     algorithm.set_training(False)
     state = algorithm.get_initial_rollout_state(400)
     with torch.no_grad():
