@@ -105,7 +105,11 @@ def test_what_cannot_be_is_refused():
 
 @pytest.mark.parametrize(
     ("option", "layer"),
-    [({"batch_norm": True}, "BatchNorm"), ({"dropout": 0.1}, "Dropout")],
+    [
+        ({"batch_norm": True}, "BatchNorm"),
+        ({"dropout": 0.1}, "Dropout"),
+        ({"noise_std": 0.1}, "NoisyLinear"),
+    ],
 )
 def test_a_policy_that_differs_from_itself_is_refused(option, layer):
     # What KL(π ‖ π) is then would take updates back, soon all of them.

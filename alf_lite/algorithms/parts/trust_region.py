@@ -11,6 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import normalizes_by_batch
+from alf_lite.networks.noisy_layers import NoisyLinear
 from alf_lite.optimizers.optimizer import Optimizer
 
 # KL grows with the square of a small step; a little less, so that one try is enough.
@@ -30,7 +31,7 @@ def check_measures_kl(policy: nn.Module, **settings: float | None) -> None:
     """
     names = [name for name, value in settings.items() if value is not None]
     for module in policy.modules() if names else ():
-        if normalizes_by_batch(module) or isinstance(module, _DropoutNd):
+        if normalizes_by_batch(module) or isinstance(module, _DropoutNd | NoisyLinear):
             raise ConfigError(
                 f"{names[0]}: with {type(module).__name__}, a policy that has not "
                 "moved differs from itself, and updates would be held back for that. "
