@@ -123,7 +123,7 @@ class CqlAlgorithm(SacAlgorithm):
             backup: see the top of this module.
             offline_rows_only: conservative about rows of offline buffers, not about the
                 run's own steps, whose mistakes are found out.
-            cql_alpha_optimizer: of α; None: ``optimizer`` trains it.
+            cql_alpha_optimizer: of α with a threshold; None: ``optimizer`` trains it.
             use_entropy_reward: has no effect, ``backup`` says it.
 
         Raises:
@@ -145,7 +145,9 @@ class CqlAlgorithm(SacAlgorithm):
         self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
         if self._is_eval:
             return
-        self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
+        self._conservative_weight = ConservativeWeight(
+            cql_alpha, cql_threshold, cql_alpha_optimizer
+        )
         self._claim(cql_alpha_optimizer, self._conservative_weight)
 
     def _extend_info(

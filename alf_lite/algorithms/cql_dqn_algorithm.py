@@ -87,7 +87,7 @@ class CqlDqnAlgorithm(DqnAlgorithm):
             cql_temperature: T of the soft maximum.
             offline_rows_only: conservative about rows of offline buffers, not about the
                 run's own steps, whose mistakes are found out.
-            cql_alpha_optimizer: of α; None: ``optimizer`` trains it.
+            cql_alpha_optimizer: of α with a threshold; None: ``optimizer`` trains it.
 
         Raises:
             ValueError: if the action is not discrete or a coefficient is out of range.
@@ -98,7 +98,9 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
         if self._is_eval:
             return
-        self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
+        self._conservative_weight = ConservativeWeight(
+            cql_alpha, cql_threshold, cql_alpha_optimizer
+        )
         self._claim(cql_alpha_optimizer, self._conservative_weight)
 
     def _extend_info(

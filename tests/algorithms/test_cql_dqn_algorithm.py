@@ -9,6 +9,7 @@ from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.data_structures import TimeStep
+from alf_lite.errors import ConfigError
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import TensorSpec
@@ -61,6 +62,11 @@ def test_distributions_of_returns_have_the_gap_of_their_means(model):
     taken = torch.tensor([row[0] for row in ACTIONS])
     expected = q.logsumexp(1) - q[torch.arange(3), taken]
     torch.testing.assert_close(loss.extra.gap[0], expected)
+
+
+def test_an_optimizer_of_what_is_kept_is_refused():
+    with pytest.raises(ConfigError, match="cql_alpha_optimizer has no effect"):
+        CqlDqnAlgorithm(TensorSpec((3,)), CHOICE, cql_alpha_optimizer=Adam())
 
 
 def test_actions_that_were_never_seen_are_worth_less():

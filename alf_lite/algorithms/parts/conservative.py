@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.distributions.torch_distributions import mask_logits
-from alf_lite.utils.checks import extremes
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.utils.checks import check_left_out, extremes
 from alf_lite.utils.schedulers import (
     Coefficient,
     Scheduled,
@@ -32,8 +33,10 @@ class ConservativeWeight(nn.Module):
         initial_value: of α; without a threshold, it may be a schedule.
         threshold: τ; α rises while the gap is larger and falls while it is smaller, so
             that it is as large as the constraint "gap ≤ τ" needs it. None keeps α.
+        optimizer: of α, which only one that is learnt has.
 
     Raises:
+        ConfigError: for an optimizer of what is kept.
         ValueError: if the value or the threshold is out of range.
     """
 
@@ -41,11 +44,16 @@ class ConservativeWeight(nn.Module):
     _kept = Coefficient()
 
     def __init__(
-        self, initial_value: Scheduled, threshold: float | None = None
+        self,
+        initial_value: Scheduled,
+        threshold: float | None = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__()
         self._threshold = threshold
         if threshold is None:
+            reason = "without a cql_threshold, cql_alpha is kept"
+            check_left_out(reason, cql_alpha_optimizer=optimizer)
             if not all(0 <= alpha < math.inf for alpha in extremes(initial_value)):
                 raise ValueError(
                     f"cql_alpha must be finite and not negative, got {initial_value}"

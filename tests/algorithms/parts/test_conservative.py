@@ -13,6 +13,8 @@ from alf_lite.algorithms.parts.conservative import (
     scaled_logsumexp,
 )
 from alf_lite.distributions.continuous import ActionBounds, SquashedNormal
+from alf_lite.errors import ConfigError
+from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec
 
 
@@ -55,6 +57,13 @@ def test_a_threshold_out_of_reach_does_not_make_it_infinite():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         ConservativeWeight(*arguments)
+
+
+def test_what_is_kept_has_no_optimizer():
+    message = "cql_alpha_optimizer has no effect: without a cql_threshold"
+    with pytest.raises(ConfigError, match=message):
+        ConservativeWeight(1.0, optimizer=Adam())
+    assert ConservativeWeight(1.0, 0.5, Adam()).alpha.item() == 1.0
 
 
 def test_large_values_stay_finite():
