@@ -45,7 +45,7 @@ from alf_lite.tensor_specs import (
     num_categories,
 )
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_positive, extremes
+from alf_lite.utils.checks import check_positive, check_unused, extremes
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import (
     Scheduled,
@@ -244,12 +244,12 @@ class EntropyTarget(_EntropyWeights):
             min_alpha: α never falls below it.
             fast_rate: change of log α per update at first, and far below the target.
             slow_rate: the same in the end.
-            first_rate: the same in the first stage.
+            first_rate: the same in the first stage, with ``max_entropy``.
             name: in summaries and messages.
 
         Raises:
             ConfigError: naming a part that has no default, or if the targets do not fit
-                the action.
+                the action, or numbers each other.
         """
         super().__init__(action_spec, target_entropy, initial_alpha, name=name)
         check_positive(
@@ -258,6 +258,15 @@ class EntropyTarget(_EntropyWeights):
             slow_rate=slow_rate,
             first_rate=first_rate,
         )
+        if max_entropy is None:
+            reason = "there is no first stage without max_entropy"
+            check_unused(type(self), reason, first_rate=first_rate)
+        if min_alpha > initial_alpha or slow_rate > fast_rate:
+            raise ConfigError(
+                f"{self.name}: expected min_alpha <= initial_alpha and slow_rate <= "
+                f"fast_rate, got {min_alpha}, {initial_alpha}, {slow_rate} and "
+                f"{fast_rate}"
+            )
         self._max_entropy = max_entropy
         self._min_log_alpha = math.log(min_alpha)
         self._fast_rate = fast_rate

@@ -143,6 +143,20 @@ def test_the_first_stage_lowers_the_entropy_slowly():
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"first_rate": 0.5}, "first_rate has no effect: there is no first stage"),
+        ({"min_alpha": 0.2}, r"min_alpha <= initial_alpha and .*, got 0\.2, 0\.1"),
+        ({"slow_rate": 0.8}, r"slow_rate <= fast_rate, got .*, 0\.8 and 0\.7"),
+    ],
+)
+def test_numbers_that_do_not_fit_each_other_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EntropyTarget(CHOICE, **settings)
+    assert EntropyTarget(CHOICE, max_entropy=1.0, first_rate=0.5)
+
+
+@pytest.mark.parametrize(
     ("spec", "given", "message"),
     [
         ({"arm": TensorSpec((2,))}, None, r"EntropyTarget: action\.arm is unbounded"),
