@@ -44,7 +44,7 @@ from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils.checks import check_unit_interval, check_unused
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 from alf_lite.utils.tensor_utils import flatten_outer
 
@@ -109,6 +109,9 @@ class IcmReward(IntrinsicReward):
                 its path.
         """
         check_unit_interval(forward_loss_weight=forward_loss_weight)
+        if not normalize_reward:
+            reason = "normalize_reward is False"
+            check_unused(type(self), reason, reward_gamma=reward_gamma)
         super().__init__(observation_spec, action_spec, **kwargs)
         self._actions = ActionVectors(action_spec)
         set_coefficients(self, _forward_loss_weight=forward_loss_weight)

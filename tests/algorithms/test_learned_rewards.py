@@ -405,6 +405,8 @@ def test_what_a_learned_reward_cannot_do_is_said_at_once():
     for spec in (OBSERVATION, {"observation": OBSERVATION}):
         with pytest.raises(ValueError, match="goal_generator_ctor = @RandomGoal"):
             DiaynReward(spec, CHOICE)
+    with pytest.raises(ConfigError, match="reward_gamma has no effect: normalize_rew"):
+        IcmReward(OBSERVATION, CHOICE, normalize_reward=False, reward_gamma=0.9)
     with pytest.raises(ValueError, match="reward_form must be one of"):
         GailReward(OBSERVATION, CHOICE, reward_form="fail")
     with pytest.raises(ConfigError, match="offline_buffer_dir"):
