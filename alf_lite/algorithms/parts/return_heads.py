@@ -24,7 +24,7 @@ from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_choice, check_positive
+from alf_lite.utils.checks import check_choice, check_positive, check_unused
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 # (values, targets) → the loss of each, of their shape
@@ -69,11 +69,12 @@ class ExpectedReturnHead(ReturnHead):
         huber_delta: where the loss goes from quadratic to linear; None: the squared
             error, not halved.
         loss_fn: another loss, called as ``loss_fn(values, targets)`` with two tensors
-            of one shape; gives the loss of every element. ``huber_delta`` has no
-            meaning then.
+            of one shape; gives the loss of every element. Then ``huber_delta`` is left
+            out.
 
     Raises:
         ValueError: if it gives something else, or ``huber_delta`` is not positive.
+        ConfigError: if both are given.
     """
 
     num_outputs = 1
@@ -87,6 +88,7 @@ class ExpectedReturnHead(ReturnHead):
             raise ValueError(f"huber_delta must be positive or None, got {huber_delta}")
         if loss_fn is not None:
             _check_elementwise(loss_fn)
+            check_unused(type(self), "loss_fn is given", huber_delta=huber_delta)
         self._huber_delta = huber_delta
         self._loss_fn = loss_fn
 

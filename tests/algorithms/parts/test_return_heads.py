@@ -18,6 +18,7 @@ from alf_lite.algorithms.parts.return_heads import (
     rescaled,
     unscaled,
 )
+from alf_lite.errors import ConfigError
 
 REWARD = torch.tensor([1.0, -2.0])
 DISCOUNT = torch.tensor([0.5, 0.0])
@@ -83,6 +84,9 @@ def test_a_loss_has_the_leading_shape_and_is_differentiable(model):
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="huber_delta must be positive or None"):
         ExpectedReturnHead(huber_delta=0.0)
+    for cls in (ExpectedReturnHead, RescaledReturnHead):
+        with pytest.raises(ConfigError, match="huber_delta has no effect: loss_fn is"):
+            cls(huber_delta=0.5, loss_fn=torch.nn.L1Loss(reduction="none"))
     with pytest.raises(ValueError, match="num_quantiles must be at least 1"):
         QuantileHead(0)
     with pytest.raises(ValueError, match="kappa must be positive"):
