@@ -8,11 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import BatchNorm
 from alf_lite.networks.bodies import MatrixProduct, RmsNorm
 from alf_lite.networks.lean_layers import HiddenSequential
 from alf_lite.networks.parallel_layers import ParallelLayerNorm, ParallelLinear
-from alf_lite.utils.checks import check_choice
+from alf_lite.utils.checks import check_choice, check_left_out
 
 Projection = Literal["hidden", "all", "all_and_gains"]
 
@@ -33,6 +34,9 @@ class WeightProjection:
             "all_and_gains": and the gains and biases of a normalization of d features
             have the length √d together, at which they start (FlashSAC).
         networks: whose linear layers are meant.
+
+    Raises:
+        ConfigError: if they have none of that.
     """
 
     def __init__(self, projected: Projection, *networks: nn.Module) -> None:
@@ -57,6 +61,14 @@ class WeightProjection:
             for part in dict.fromkeys(parts)
             if projected == "all_and_gains" and isinstance(part, _Norm)
         ]
+        if not self._layers:
+            reason = "no network has hidden layers"
+            check_left_out(reason, weight_projection=projected)
+        if projected == "all_and_gains" and not self._norms:
+            raise ConfigError(
+                "weight_projection: no network has gains of a normalization that "
+                "'all_and_gains' could keep. Take 'all'"
+            )
         self.apply()
 
     @torch.no_grad()

@@ -15,6 +15,7 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
 from alf_lite.networks.batch_norm import BatchNorm
 from alf_lite.networks.bodies import make_body
@@ -128,6 +129,13 @@ def test_training_keeps_the_lengths(kind, body):
             length = torch.hypot(length, layer.bias.view_as(length))
         torch.testing.assert_close(length, torch.ones_like(length))
     assert len(algorithm._projection._layers) >= 2 * (len(SIZES) + 1)
+
+
+def test_a_projection_of_nothing_is_refused():
+    with pytest.raises(ConfigError, match="no effect: no network has hidden layers"):
+        WeightProjection("hidden", nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match=r"no network has gains .* Take 'all'"):
+        WeightProjection("all_and_gains", mlp(3, (8, 8), "relu"))
 
 
 def test_an_unknown_projection_is_refused():
