@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
-from alf_lite.utils.checks import check_count, check_positive, check_unit_interval
+from alf_lite.utils.checks import (
+    check_count,
+    check_not_negative,
+    check_positive,
+    check_unit_interval,
+    check_unused,
+)
 
 Array = Any  # np.ndarray or Tensor
 
@@ -122,6 +128,7 @@ class GumbelSelection(Selection):
         use_mixed_value: bool = True,
     ) -> None:
         check_count(num_considered_actions=num_considered_actions)
+        check_not_negative(value_scale=value_scale, maxvisit_init=maxvisit_init)
         self._num_considered_actions = num_considered_actions
         self._value_scale = value_scale
         self._maxvisit_init = maxvisit_init
@@ -232,6 +239,14 @@ class PuctSelection(Selection):
     ) -> None:
         check_positive(c_base=c_base, dirichlet_alpha=dirichlet_alpha)
         check_unit_interval(dirichlet_fraction=dirichlet_fraction)
+        check_not_negative(c_init=c_init)
+        if not dirichlet_fraction:
+            reason = "dirichlet_fraction is 0"
+            check_unused(type(self), reason, dirichlet_alpha=dirichlet_alpha)
+        if value_range is not None and not value_range[0] < value_range[1]:
+            raise ValueError(
+                f"value_range: expected the smaller value first, got {value_range}"
+            )
         self._c_init = c_init
         self._c_base = c_base
         self._value_range = value_range

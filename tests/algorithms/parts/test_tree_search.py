@@ -15,6 +15,7 @@ from alf_lite.algorithms.parts.tree_selections import (
     PuctSelection,
     considered_visits,
 )
+from alf_lite.errors import ConfigError
 
 # Computed with mctx 0.0.71 (Apache-2.0): models are tables by state
 GOLDEN = json.loads((Path(__file__).parent / "searches_of_mctx.json").read_text())
@@ -296,6 +297,25 @@ def test_what_a_model_must_not_return(library, name, value, message):
 def test_settings_that_make_no_sense(settings, message):
     with pytest.raises(ValueError, match=message):
         TreeSearch(**settings)
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "error", "message"),
+    [
+        (PuctSelection, {"value_range": (1.0, -1.0)}, ValueError, "the smaller value"),
+        (PuctSelection, {"c_init": -1.0}, ValueError, "c_init must not be negative"),
+        (
+            PuctSelection,
+            {"dirichlet_fraction": 0.0, "dirichlet_alpha": 0.1},
+            ConfigError,
+            "dirichlet_alpha has no effect: dirichlet_fraction is 0",
+        ),
+        (GumbelSelection, {"value_scale": -0.1}, ValueError, "value_scale must not be"),
+    ],
+)
+def test_settings_of_selections_that_make_no_sense(cls, settings, error, message):
+    with pytest.raises(error, match=message):
+        cls(**settings)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
