@@ -196,6 +196,12 @@ class Tdmpc2Algorithm(PlanningAlgorithm):
         transitions.check_windows(self._config, self._horizon, "horizon")
         self._rho, self._beta = rho, entropy_weight
         self._num_policy = num_policy_trajectories
+        if not 0 <= num_policy_trajectories < self._planner.num_samples:
+            raise ValueError(
+                f"{name}: num_policy_trajectories must be at least 0, and less than "
+                f"the num_samples={self._planner.num_samples} of the planner that they "
+                f"are among, got {num_policy_trajectories}"
+            )
         self._head = TwoHotHead("symlog", -10.0, 10.0, bins=101)
         self._build_encoder(latent_size, encoder_fc_layer_params)
         bins = self._head.num_outputs

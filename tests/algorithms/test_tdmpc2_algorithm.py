@@ -293,6 +293,12 @@ def test_what_it_cannot_do_is_refused():
         _algorithm(episode_length=100)
     with pytest.raises(ConfigError, match="episode_length"):
         _algorithm(gamma=None)
+    for number in (-1, 16):
+        planner = Mppi(num_samples=16, num_elites=4)
+        with pytest.raises(
+            ValueError, match=r"num_policy_trajectories .*num_samples=16"
+        ):
+            _algorithm(num_policy_trajectories=number, planner=planner)
     with pytest.raises(ValueError, match="simnorm_size"):
         _algorithm(latent_size=17)
     with pytest.raises(ConfigError, match=r"3 ahead \(horizon\) take 4 or more"):
