@@ -242,10 +242,16 @@ def trainable(
 
 
 def idle_settings(config: TrainerConfig) -> Iterator[str]:
-    """What is said of own steps, in one line, if the run ends before the first one.
+    """What is said in one line of settings that are without effect.
 
-    It is no error: a conf for both is made one for recorded steps by two settings.
+    It is no error: a conf that has all of it is made one without by a setting or two,
+    one of recorded steps by ending before the first own one.
     """
+    if config.sets("initial_random_policy") and not config.initial_collect_steps:
+        yield (
+            "TrainerConfig.initial_random_policy has no effect: it acts for "
+            "initial_collect_steps, which are 0. Set them."
+        )
     after = config.rl_train_after_update_steps
     given = [name for name in _OF_OWN_STEPS if config.sets(name)]
     if given and 0 < config.num_iterations <= after:

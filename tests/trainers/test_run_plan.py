@@ -91,6 +91,18 @@ def test_what_is_set_of_own_steps_of_which_there_are_none_gets_one_line():
     assert not lines(0, num_env_steps=1_000, **settings)
 
 
+def test_random_actions_for_no_steps_get_one_line():
+    def lines(**settings):
+        settings |= {"algorithm_ctor": alf_lite.DqnAlgorithm, "num_iterations": 9}
+        return list(idle_settings(alf_lite.TrainerConfig(**settings)))
+
+    random = {"initial_random_policy": True}
+    (line,) = lines(**random, initial_collect_steps=0)
+    assert "initial_random_policy has no effect: it acts for initial_col" in line
+    assert not lines(**random, initial_collect_steps=10)
+    assert not lines(initial_collect_steps=0)
+
+
 def test_the_trainer_says_it_once(caplog):
     algorithm, _ = build(num_environments=1)
     with caplog.at_level(logging.WARNING, logger="alf_lite"):
