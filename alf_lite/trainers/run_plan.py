@@ -151,6 +151,7 @@ class RunPlan:
         for line in (
             *slow_settings(self.config, min(left), algorithm),
             *idle_settings(self.config),
+            *idle_optimizers(algorithm),
         ):
             _logger.warning("%s", line)
 
@@ -260,6 +261,16 @@ def idle_settings(config: TrainerConfig) -> Iterator[str]:
             f"its first own step (rl_train_after_update_steps={after}): without effect "
             f"is what is set of {', '.join(given)}."
         )
+
+
+def idle_optimizers(algorithm: RLAlgorithm) -> Iterator[str]:
+    """What is said in one line of each optimizer that no parameter is left for."""
+    for name, optimizer in algorithm.optimizers():
+        if not optimizer.parameters:
+            yield (
+                f"{algorithm.name}: {type(optimizer).__name__} of {name!r} trains "
+                "nothing, since other optimizers take every parameter: leave it out."
+            )
 
 
 def slow_settings(

@@ -10,7 +10,8 @@ import torch
 
 import alf_lite
 from alf_lite.fast import policy_losses
-from alf_lite.trainers.run_plan import idle_settings, slow_settings
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.trainers.run_plan import idle_optimizers, idle_settings, slow_settings
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,22 @@ def test_random_actions_for_no_steps_get_one_line():
     assert "initial_random_policy has no effect: it acts for initial_col" in line
     assert not lines(**random, initial_collect_steps=10)
     assert not lines(initial_collect_steps=0)
+
+
+def test_an_optimizer_without_parameters_gets_one_line():
+    def lines(*parts: str) -> list[str]:
+        env = alf_lite.create_environment("Pendulum-v1", 1)
+        config = alf_lite.TrainerConfig(num_iterations=1, random_seed=0)
+        own = {f"{part}_optimizer": Adam(lr=0.1) for part in parts}
+        algorithm = alf_lite.SacAlgorithm(
+            env=env, config=config, optimizer=Adam(lr=0.2), **own
+        )
+        with env:
+            return list(idle_optimizers(algorithm))
+
+    (line,) = lines("actor", "critic", "alpha")
+    assert line.startswith("SacAlgorithm: Adam of 'root' trains nothing")
+    assert not lines("actor", "critic")
 
 
 def test_the_trainer_says_it_once(caplog):
