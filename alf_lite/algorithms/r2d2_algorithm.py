@@ -33,7 +33,7 @@ from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.parts.return_heads import RescaledReturnHead, ReturnHead
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.errors import ConfigError
-from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils.checks import check_unit_interval, check_unused
 
 
 @configurable(defaults={"n_step": 5, "gamma": 0.997})
@@ -68,17 +68,20 @@ class R2d2Algorithm(DqnAlgorithm):
 
         Args:
             return_model: None: the rescaled return.
-            max_priority_weight: η.
+            max_priority_weight: η, with ``TrainerConfig.priority_replay``.
 
         Raises:
             ValueError: if the action is not discrete or a coefficient is out of range.
-            ConfigError: if the network has no memory.
+            ConfigError: if the network has no memory, or for η without priorities.
         """
         check_unit_interval(max_priority_weight=max_priority_weight)
         super().__init__(
             *specs, return_model=return_model or RescaledReturnHead(), **kwargs
         )
         self._max_priority_weight = max_priority_weight
+        if self._config is not None and not self._config.priority_replay:
+            reason = "TrainerConfig.priority_replay is False"
+            check_unused(type(self), reason, max_priority_weight=max_priority_weight)
         if not self._is_recurrent:
             raise ConfigError(
                 f"{self._name} needs a network with memory, which "

@@ -54,6 +54,12 @@ def test_networks_without_memory_and_weights_out_of_range_are_refused():
         r2d2(q_network_ctor=QNetwork)
     with pytest.raises(ValueError, match="max_priority_weight"):
         r2d2(max_priority_weight=1.5)
+    even = TrainerConfig(
+        algorithm_ctor=R2d2Algorithm, num_iterations=1, priority_replay=False
+    )
+    with pytest.raises(ConfigError, match="max_priority_weight has no effect: Train"):
+        r2d2(max_priority_weight=0.5, config=even)
+    assert r2d2(config=even)
     assert type(r2d2(return_model=ExpectedReturnHead())._return_model) is (
         ExpectedReturnHead
     )
