@@ -24,7 +24,6 @@ from alf_lite.config import configurable
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.errors import DivergedError
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_unit_interval
 from alf_lite.utils.device_graphs import is_traced
 
 # Actions [B, N, H, A] → their values [B, N]
@@ -201,7 +200,10 @@ class CrossEntropy(TrajectoryOptimizer):
         min_std: float = 0.05,
         max_std: float = 2.0,
     ) -> None:
-        check_unit_interval(smoothing=smoothing)
+        if not 0 <= smoothing < 1:  # 1 would keep the mean where it begins
+            raise ValueError(
+                f"CrossEntropy: smoothing must lie in [0, 1), got {smoothing}"
+            )
         super().__init__(num_samples, num_elites, num_iterations, min_std, max_std)
         self._smoothing = smoothing
 

@@ -90,6 +90,7 @@ def test_a_plan_moves_on_by_one_step():
         (lambda: CrossEntropy(10, 11), "num_elites"),
         (lambda: CrossEntropy(num_iterations=0), "num_iterations"),
         (lambda: CrossEntropy(smoothing=2.0), "smoothing"),
+        (lambda: CrossEntropy(smoothing=1.0), r"smoothing must lie in \[0, 1\)"),
         (lambda: Mppi(temperature=0.0), "temperature"),
         (lambda: Mppi(min_std=3.0), "min_std"),
     ],
