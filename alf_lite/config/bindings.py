@@ -26,6 +26,9 @@ CONSTANT = "gin.constant"
 SINGLETON = "gin.singleton"
 _EVALUATION = "evaluation"
 
+# (active scope, selector, parameter) → whether it has made a difference in any call
+_has_effect: dict[tuple[str, str, str], bool] = {}
+
 
 class BindingKey(NamedTuple):
     """What a line of a conf binds."""
@@ -153,6 +156,19 @@ def note_used(configurable: Any, values: Mapping[str, Any]) -> None:
         used.update(values)
 
 
+def note_effect(configurable: Any, **has_effect: bool) -> None:
+    """Has a call say whether parameters make a difference in what it builds.
+
+    One binding may serve several calls, and is unused where it makes none in any. To be
+    called as :func:`note_used`.
+    """
+    selector, scope = configurables.selector_of(configurable), gin.current_scope_str()
+    assert selector is not None, configurable
+    for name, has in has_effect.items():
+        key = scope, selector, name
+        _has_effect[key] = has or _has_effect.get(key, False)
+
+
 def call_with_defaults(
     configurable: Any, defaults: Mapping[str, Any], scope: str = ""
 ) -> Any:
@@ -229,6 +245,8 @@ def why_unused(key: BindingKey) -> str | None:
         return "every caller passed its own value"
     if all(_is_shadowed(key, scope) for scope, _ in calls):
         return "bindings of deeper scopes replaced it"
+    if not any(_has_effect.get((scope, *key[1:]), True) for scope, _ in calls):
+        return "nothing that was built has a use for it"
     return None
 
 
@@ -338,9 +356,11 @@ def _tables() -> list[Any]:
         gin_config._OPERATIVE_CONFIG,
         gin_config._SINGLETONS,
         gin_config._IMPORTS,
+        _has_effect,
     ]
 
 
 def clear() -> None:
     """Forgets every binding, singleton and recorded use; configurables stay."""
     gin.clear_config()
+    _has_effect.clear()

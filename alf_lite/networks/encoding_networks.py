@@ -9,12 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.config import configurable
+from alf_lite.config import bindings, configurable
 from alf_lite.errors import ConfigError
 from alf_lite.fast import quick
 from alf_lite.networks.bodies import Body
 from alf_lite.networks.initializers import Initializer
-from alf_lite.networks.input_encoders import ConvLayerParams, ImageEncoder, make_encoder
+from alf_lite.networks.input_encoders import (
+    CategoryEncoder,
+    ConvLayerParams,
+    ImageEncoder,
+    is_image,
+    make_encoder,
+)
 from alf_lite.networks.input_preprocessors import (
     Combiner,
     Preprocessor,
@@ -105,6 +111,17 @@ class EncodingNetwork(EncoderNetwork):
             )
             for (path, spec), preprocessor in zip(specs, chosen, strict=True)
         ]
+        kinds = {type(encoder) for encoder in encoders}
+        bindings.note_effect(
+            EncodingNetwork,
+            conv_layer_params=any(
+                is_image(spec) and one is None
+                for (_, spec), one in zip(specs, chosen, strict=True)
+            ),
+            conv_activation=ImageEncoder in kinds,
+            embedding_size=CategoryEncoder in kinds,
+            combiner=len(specs) > 1 or callable(combiner),
+        )
         sizes = {
             nest.leaf_name("observation", path): encoder.output_size
             for (path, _), encoder in zip(specs, encoders, strict=True)

@@ -1,9 +1,11 @@
 from typing import NamedTuple
 
+import gin
 import pytest
 import torch
 
 from alf_lite import nest
+from alf_lite.config import files as config_files
 from alf_lite.errors import ConfigError
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
@@ -116,3 +118,41 @@ def test_convolutions_without_an_image_are_refused(encoder):
                 encoding_network_ctor=encoder,
             )
     ValueNetwork(TensorSpec((12, 12, 1)), conv_layer_params=((4, 3, 2),))
+
+
+IMAGE = BoundedTensorSpec((12, 12, 1), torch.uint8, 0, 255)
+ROOM = BoundedTensorSpec((), torch.int64, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("binding", "with_use"),
+    [
+        ("conv_layer_params = ((4, 3, 2),)", IMAGE),
+        ("conv_activation = 'tanh'", IMAGE),
+        ("embedding_size = 8", ROOM),
+        ("combiner = 'sum'", (TensorSpec((4,)), TensorSpec((4,)))),
+    ],
+)
+def test_what_no_encoder_has_a_use_for_is_told_as_unused(binding, with_use):
+    vector = TensorSpec((4,))
+    for specs in ([vector, vector], [vector, with_use], [with_use, vector]):
+        with config_files.own_config():
+            config_files.parse_config_text(f"EncodingNetwork.{binding}")
+            for spec in specs:
+                EncodingNetwork(spec)
+            told = config_files.unused_bindings()
+        if with_use in specs:
+            assert not told
+        else:
+            assert "nothing that was built has a use for it" in told[0]
+    assert not config_files.unused_bindings()
+
+
+def test_a_use_in_another_scope_is_none():
+    with config_files.own_config():
+        config_files.parse_config_text("critic/EncodingNetwork.embedding_size = 8")
+        EncodingNetwork(ROOM)
+        with gin.config_scope("critic"):
+            EncodingNetwork(TensorSpec((4,)))
+        told = [line for line in config_files.unused_bindings() if "critic/Enc" in line]
+        assert "nothing that was built" in told[0]
