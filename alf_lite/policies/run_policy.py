@@ -289,6 +289,7 @@ def build_policy(
     limits = Limits(config.num_iterations, config.num_env_steps)
     env_steps = loaded.metadata.get("env_steps") or 0
     algorithm.progress.move_to(loaded.step, env_steps, limits)
+    algorithm.progress.global_counter = loaded.step
     config_files.warn_of_unused_parameters()
     return algorithm
 

@@ -21,13 +21,15 @@ SETTINGS = (
     "TrainerConfig.evaluate = False",
     "TreeSearch.num_simulations = 2",
     "AlphaZeroAlgorithm.gamma = @LinearScheduler()",
-    "LinearScheduler.schedule = [(0, 1.0), (1, 0.6)]",
+    "LinearScheduler.schedule = [(0, 1.0), (END, 0.6)]",
 )
 
 
-def test_schedules_of_a_search_are_where_they_were(tmp_path):
+@pytest.mark.parametrize(("counter", "end"), [("percent", 1), ("global_counter", 4)])
+def test_schedules_of_a_search_are_where_they_were(tmp_path, counter, end):
     config_files.reset()
-    flags = [f"--gin_param={setting}" for setting in SETTINGS]
+    settings = [*SETTINGS, f"LinearScheduler.progress_type = '{counter}'"]
+    flags = [f"--gin_param={one}".replace("END", str(end)) for one in settings]
     conf = "--conf=alphazero_tic_tac_toe"
     assert train.main([conf, f"--root_dir={tmp_path}", *flags]) == 0
     for which, gamma in ((2, 0.8), ("latest", 0.6)):
