@@ -58,10 +58,12 @@ def words_of(algorithm: RLAlgorithm) -> Words:
 
     def words(time_step: TimeStep) -> list[str]:
         time_step = moved(time_step, algorithm.device)
-        observation = algorithm.completed(time_step.observation, len(time_step.reward))
+        rows = len(time_step.reward)
+        observation = algorithm.completed(time_step.observation, rows)
+        state = algorithm.get_initial_transform_state(rows)  # empty tuples
         with random_state.preserved(), eval_mode(algorithm), torch.inference_mode():
             inputs, _ = algorithm.transform_timestep(
-                time_step._replace(observation=observation), ()
+                time_step._replace(observation=observation), state
             )
             return read(algorithm.seen_by_policy(inputs).observation)
 

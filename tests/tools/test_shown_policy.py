@@ -8,8 +8,11 @@ import torch
 from gymnasium import spaces
 
 import alf_lite
+from alf_lite import nest
 from alf_lite.algorithms.predictive_representation import PredictiveRepresentation
 from alf_lite.data_transformers.frame_stacker import FrameStacker
+from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
+from alf_lite.data_transformers.single_step_transformers import RewardClipping
 from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
@@ -67,6 +70,22 @@ def test_distributions_are_probabilities_or_means_and_deviations():
     for line, mean, std in zip(lines, policy.mean, policy.stddev, strict=True):
         shown = [float(number) for number in line.removeprefix("pi ").split("±")]
         assert shown == pytest.approx([mean.item(), std.item()], abs=0.4 * std.item())
+
+
+def test_a_policy_sees_what_data_transformers_make_of_the_observation():
+    settings = {"data_transformer_ctor": [ObservationNormalizer, RewardClipping]}
+    algorithm, observation, _ = words_in("CartPole-v1", alf_lite.PPOAlgorithm, settings)
+    with torch.no_grad():
+        for parameter in algorithm._policy.parameters():
+            parameter.mul_(9)
+    time_step = algorithm.env.current_time_step
+    algorithm.data_transformer.observe(nest.map_structure(lambda t: t[None], time_step))
+    probs = algorithm.policy().distribution(observation.numpy()).probs
+    unseen = algorithm._policy(observation)[0].probs
+    assert not torch.allclose(probs, unseen, atol=0.01)
+    for line, row in zip(words_of(algorithm)(time_step), probs.tolist(), strict=True):
+        best = int(row[1] > row[0])
+        assert line == f"pi {best}:{row[best]:.0%} {1 - best}:{row[1 - best]:.0%}"
 
 
 def test_a_policy_sees_what_a_representation_learner_makes_of_the_observation():
