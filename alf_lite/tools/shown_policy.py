@@ -29,8 +29,8 @@ Words = Callable[[TimeStep], list[str]]
 def words_of(algorithm: RLAlgorithm) -> Words:
     """Tells the values of actions, or their distribution, of every environment.
 
-    Of discrete actions the best ones or the most likely, as ``action:number``; of
-    continuous ones the mean and the deviation of each element, as the environment sees
+    Of discrete actions the best ones or the most likely, as ``action:number`` from 0
+    on; of continuous ones the mean and the deviation of each element, as agents choose
     them.
 
     Raises:
