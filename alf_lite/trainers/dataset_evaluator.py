@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.acting import eval_mode, exploring
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.replay_batches import read_windows
@@ -22,7 +23,6 @@ from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.nest import path_parts
-from alf_lite.policies.evaluator import eval_mode
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.utils import random_state
 from alf_lite.utils.losses import masked_mean
@@ -197,14 +197,15 @@ def action_error(algorithm: RLAlgorithm, steps: Experience) -> Tensor:
     num_steps, batch_size = steps.time_step.step_type.shape
     state = algorithm.get_initial_predict_state(batch_size)
     initial, errors = state, []
-    for t in range(num_steps):
-        inputs = nest.map_structure(lambda x, t=t: x[t], steps.time_step)
-        state = reset_state(state, initial, inputs.is_first())
-        step = algorithm.predict_step(inputs, state)
-        state = step.state
-        recorded = nest.map_structure(lambda x, t=t: x[t], steps.action)
-        errors.append(_distance(step.output, recorded))
-    return torch.stack(errors)
+    with exploring(algorithm, False):  # whatever episodes are played with
+        for t in range(num_steps):
+            inputs = nest.map_structure(lambda x, t=t: x[t], steps.time_step)
+            state = reset_state(state, initial, inputs.is_first())
+            step = algorithm.predict_step(inputs, state)
+            state = step.state
+            recorded = nest.map_structure(lambda x, t=t: x[t], steps.action)
+            errors.append(_distance(step.output, recorded))
+        return torch.stack(errors)
 
 
 def _distance(action: Nest, recorded: Nest) -> Tensor:

@@ -206,6 +206,16 @@ def test_own_metrics_see_what_was_executed_whoever_chose_it(data):
     assert errors[0] == errors[1]
 
 
+def test_the_distance_is_that_of_the_best_action_where_evaluations_draw(data):
+    ctor = functools.partial(BcAlgorithm, optimizer=Adam(lr=0.02))
+    settings = {"algorithm_ctor": ctor, "data_metrics": [action_error]}
+    trainer = offline_trainer(data, epsilon_greedy=1.0, **settings)
+    trainer.train()
+    drawn = evaluator_of(trainer).evaluate()["action_error"]
+    trainer.algorithm.predict_epsilon = 0.0
+    assert drawn == evaluator_of(trainer).evaluate()["action_error"] > 0
+
+
 def test_such_a_metric_may_decide_which_policy_is_the_best(data):
     hook = BestModel("action_error", lower_is_better=True)
     notes = Scripted()
