@@ -18,3 +18,4 @@ from alf_lite.optimizers.parameter_ownership import (
     resolve_claims as resolve_claims,
     unclaimed as unclaimed,
 )
+from alf_lite.optimizers.without_compiler import made as made, step as step
