@@ -18,4 +18,7 @@ from alf_lite.optimizers.parameter_ownership import (
     resolve_claims as resolve_claims,
     unclaimed as unclaimed,
 )
-from alf_lite.optimizers.without_compiler import made as made, step as step
+from alf_lite.optimizers.without_compiler import (
+    step_without_compiler as step_without_compiler,
+    without_compiler as without_compiler,
+)

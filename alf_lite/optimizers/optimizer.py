@@ -14,13 +14,13 @@ from torch.nn import Parameter
 
 from alf_lite.errors import CheckpointError
 from alf_lite.fast import twin_of
-from alf_lite.optimizers import without_compiler
 from alf_lite.optimizers.parameter_options import (
     RATE_FACTOR,
     ParameterOptions,
     check_parameter_options,
     group_parameters,
 )
+from alf_lite.optimizers.without_compiler import step_without_compiler, without_compiler
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import (
     ConstantScheduler,
@@ -330,7 +330,7 @@ class Optimizer(FollowsProgress):
             return
         self._fast_step = None
         if skip is None:
-            without_compiler.step(optimizer)
+            step_without_compiler(optimizer)
         else:
             self._step_unless(skip, optimizer)
 
@@ -338,7 +338,7 @@ class Optimizer(FollowsProgress):
         """A step of torch that changes nothing if ``skip`` [] is 1."""
         if optimizer.param_groups[0].get("fused") and self._torch_class in _ADAM:
             optimizer.grad_scale, optimizer.found_inf = None, skip
-            without_compiler.step(optimizer)
+            step_without_compiler(optimizer)
             del optimizer.grad_scale, optimizer.found_inf
             return
         if not optimizer.state and skip.item():  # there is nothing to go back to yet
@@ -350,7 +350,7 @@ class Optimizer(FollowsProgress):
             if isinstance(value, Tensor) and value.device == skip.device
         ]
         before = [tensor.clone() for tensor in tensors]
-        without_compiler.step(optimizer)
+        step_without_compiler(optimizer)
         for tensor, old in zip(tensors, before, strict=True):
             tensor.copy_(torch.where(skip != 0, old, tensor))
 
@@ -466,7 +466,7 @@ class Optimizer(FollowsProgress):
         parameter = Parameter(torch.zeros(1))
         optimizer = self._make_torch_optimizer([parameter])
         parameter.grad = torch.zeros(1)
-        without_compiler.step(optimizer)
+        step_without_compiler(optimizer)
         state = optimizer.state[parameter]
         return {key for key, value in state.items() if value is not None}
 
@@ -480,7 +480,7 @@ class Optimizer(FollowsProgress):
             lr=self._checked(value_at_start(self._learning_rate)),
             **self._hyperparameters,
         )
-        with without_compiler.made():
+        with without_compiler():
             if all(parameter.is_floating_point() for parameter in parameters):
                 # Not every optimizer of torch has the argument.
                 with contextlib.suppress(RuntimeError, TypeError):

@@ -21,7 +21,7 @@ _decorate: Any = getattr(torch_optimizer, "_use_grad_for_differentiable", None)
 
 
 @contextlib.contextmanager
-def made() -> Iterator[None]:
+def without_compiler() -> Iterator[None]:
     """Inside, optimizers are made; the compiler is not told to leave that alone."""
     method = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
     if method is None or "torch._dynamo" in sys.modules:
@@ -34,7 +34,7 @@ def made() -> Iterator[None]:
         vars(method).pop("__dynamo_disable", None)
 
 
-def step(optimizer: torch.optim.Optimizer) -> None:
+def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
     """``optimizer.step()``, which would ask the compiler for a break of its graph."""
     body = None if "torch._dynamo" in sys.modules else _body_of_step(optimizer)
     if body is None:
