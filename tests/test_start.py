@@ -1,4 +1,4 @@
-"""What is loaded until a first iteration has ended: every start waits for it."""
+"""What is loaded until a run has begun, or begun anew: every start waits for it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ TRAIN = """
 import json, sys
 import alf_lite, alf_lite.optimizers
 for name, env_name, settings, optimizer in json.loads(sys.argv[1]):
-    env = alf_lite.create_environment(env_name)
-    config = alf_lite.TrainerConfig(num_iterations=1, **settings)
-    kwargs = {}
-    if optimizer:
-        kwargs["optimizer"] = getattr(alf_lite.optimizers, optimizer)(lr=1e-3)
-    algorithm = getattr(alf_lite, name)(env=env, config=config, **kwargs)
-    alf_lite.Trainer(algorithm, root_dir=f"{sys.argv[2]}/{name}").train()
-    assert algorithm.num_updates > 0
+    for num_iterations in (1, 2):  # the second is resumed
+        env = alf_lite.create_environment(env_name)
+        config = alf_lite.TrainerConfig(num_iterations=num_iterations, **settings)
+        kwargs = {}
+        if optimizer:
+            kwargs["optimizer"] = getattr(alf_lite.optimizers, optimizer)(lr=1e-3)
+        algorithm = getattr(alf_lite, name)(env=env, config=config, **kwargs)
+        alf_lite.Trainer(algorithm, root_dir=f"{sys.argv[2]}/{name}").train()
+        assert algorithm.num_updates > 0
     print(json.dumps([name, *sys.modules]))
 """
 OFF_POLICY = {"initial_collect_steps": 40, "mini_batch_size": 8, "unroll_length": 50}

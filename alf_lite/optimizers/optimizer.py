@@ -412,16 +412,17 @@ class Optimizer(FollowsProgress):
         states = state_dict["state"]
         num_counted = sum(len(group["params"]) for group in optimizer.param_groups)
         first = num_counted - len(self._named_parameters)  # after a stand-in
-        optimizer.load_state_dict(
-            {
-                "state": {
-                    i: {k: v.clone() for k, v in states[name].items()}
-                    for i, (name, _) in enumerate(self._named_parameters, first)
-                    if states[name]
-                },
-                "param_groups": optimizer.state_dict()["param_groups"],
-            }
-        )
+        with without_compiler():
+            optimizer.load_state_dict(
+                {
+                    "state": {
+                        i: {k: v.clone() for k, v in states[name].items()}
+                        for i, (name, _) in enumerate(self._named_parameters, first)
+                        if states[name]
+                    },
+                    "param_groups": optimizer.state_dict()["param_groups"],
+                }
+            )
 
     def _check_state_dict(self, state_dict: dict[str, Any]) -> None:
         kind = type(self).__name__
