@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import reduction
+from multiprocessing import forkserver, reduction
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -21,6 +21,22 @@ def light_context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["alf_lite.unrollers.unroll_worker"])
     return context
+
+
+@contextlib.contextmanager
+def fork_server_of_its_own() -> Iterator[None]:
+    """What the block starts without torch is no server for the workers of other tests.
+
+    Each of those would import it by itself.
+    """
+    server: Any = forkserver._forkserver
+    preload = server._preload_modules
+    server._stop()
+    try:
+        yield
+    finally:
+        server._stop()
+        server._preload_modules = preload
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from alf_lite.config import TrainerConfig, configurable
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
 from alf_lite.errors import ConfigError
+from tests.other_process import fork_server_of_its_own
 
 
 @configurable
@@ -448,7 +449,7 @@ def engine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_child_process_has_the_bindings_once_it_read_the_text(engine, method):
     context = multiprocessing.get_context(method)
-    with context.Pool(1) as pool:
+    with fork_server_of_its_own(), context.Pool(1) as pool:
         result = pool.apply(engine.powers, [config_files.user_config_text()])
         # Not by a signal: the server may have been started by one that blocks it.
         pool.close()

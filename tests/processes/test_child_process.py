@@ -23,7 +23,7 @@ from alf_lite.processes.child_process import (
     ChildSilentError,
     start_server,
 )
-from tests.other_process import is_alive
+from tests.other_process import fork_server_of_its_own, is_alive
 from tests.source_code import ROOT
 
 
@@ -69,6 +69,12 @@ def throw(error):
 def hang():
     while True:
         time.sleep(0.05)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _light_server():
+    with fork_server_of_its_own():
+        yield
 
 
 @pytest.fixture
