@@ -136,11 +136,11 @@ def earlier_processes(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _packages() -> dict[str, str]:
     """The versions of Python, of the core, and of everything that is imported."""
     found = {"python": platform.python_version(), **_core_packages()}
-    for name, module in sorted(sys.modules.items()):
-        if "." in name or name in sys.stdlib_module_names or name.startswith("_"):
+    for name in sorted(name for name in list(sys.modules) if "." not in name):
+        if name in sys.stdlib_module_names or name.startswith("_"):
             continue
         # Not getattr: some modules import others when they are asked.
-        version = getattr(module, "__dict__", {}).get("__version__")
+        version = getattr(sys.modules.get(name), "__dict__", {}).get("__version__")
         if isinstance(version, str) and name not in ("alf_lite", "__main__"):
             found.setdefault(name, version)
     return found
