@@ -18,11 +18,13 @@ from alf_lite.algorithms.acting import PredictActor
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import Experience, StepType, TimeStep
 from alf_lite.datasets.step_assembly import experience_spec
+from alf_lite.distributions.action_masks import ActionMask, ActionMaskError
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.policies.evaluator import quotas
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import BoundedTensorSpec
+from alf_lite.tools.env_report import MASK
 from alf_lite.tools.stop_requests import StopRequests
 from alf_lite.utils import random_state
 from alf_lite.utils.tensor_utils import expand_dims_as
@@ -43,16 +45,35 @@ class CollectionPolicy(abc.ABC):
 
 
 class RandomPolicy(CollectionPolicy):
-    """Every action that the spec allows is as likely as any other."""
+    """Every action is as likely as any other that the spec and the mask allow.
+
+    The mask is ``observation["action_mask"]``, if there is one.
+    """
 
     def __init__(self, env: Environment) -> None:
         self._env = env
+        self._mask = _conventional_mask(env)
 
     def act(self, time_step: TimeStep) -> Nest:
         outer_dims = (self._env.batch_size,)
-        return nest.map_structure(
+        action = nest.map_structure(
             lambda spec: spec.sample(outer_dims), self._env.action_spec
         )
+        return self._mask.redraw(action, time_step.observation)
+
+
+def _conventional_mask(env: Environment) -> ActionMask:
+    observation_spec, action_spec = env.observation_spec, env.action_spec
+    if isinstance(observation_spec, dict) and MASK in observation_spec:
+        try:
+            return ActionMask(
+                observation_spec, action_spec, MASK, visible_to_networks=True
+            )
+        except ActionMaskError as error:
+            _logger.warning(
+                "Random actions do not heed observation[%r]: %s", MASK, error
+            )
+    return ActionMask(observation_spec, action_spec, None)
 
 
 class ScriptedPolicy(CollectionPolicy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
+from alf_lite.testing.masked_environment import ForbiddenActionEnv
 from alf_lite.testing.structured_environments import CountingEnv
 from alf_lite.tools import collector
 from alf_lite.tools.collector import (
@@ -20,7 +22,7 @@ from alf_lite.tools.collector import (
     collect,
     import_function,
 )
-from tests.datasets.recorded_episodes import nested_env, rows
+from tests.datasets.recorded_episodes import make_env, nested_env, rows
 from tests.trainers.toys import ScriptedEnvironment
 
 F, M, L = 0, 1, 2
@@ -157,6 +159,24 @@ def test_random_actions_fill_the_spec():
     assert gears == {0, 1, 2}
     assert -1 <= force.min() < -0.9
     assert 0.9 < force.max() <= 1
+
+
+def test_random_actions_are_those_that_the_mask_allows():
+    env = create_environment(env_ctor=ForbiddenActionEnv, num_parallel_environments=2)
+    steps = rows(collect(env, RandomPolicy(env), NumSteps(100)), 0)
+    rewards = steps.time_step.reward
+    assert len(rewards) > 40
+    assert (rewards >= 0).all()  # -100 for a forbidden one
+
+
+def test_what_is_no_mask_of_the_actions_is_not_heeded_and_that_is_said(caplog):
+    spaces = gymnasium.spaces
+    env = make_env(
+        spaces.Dict({"action_mask": spaces.MultiBinary(3)}), spaces.Discrete(2)
+    )
+    actions = [int(RandomPolicy(env).act(TimeStep())) for _ in range(30)]
+    assert set(actions) == {0, 1}
+    assert "do not heed observation['action_mask']: " in caplog.text
 
 
 def test_epsilon_is_the_probability_of_a_random_action():
