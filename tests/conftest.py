@@ -17,7 +17,7 @@ import torch
 from alf_lite.config import files as config_files
 from alf_lite.testing import stand_in_device
 from alf_lite.utils import summary
-from tests.skipped_tests import (  # noqa: F401 - hooks
+from tests.left_out_tests import (  # noqa: F401 - hooks
     pytest_addoption,
     pytest_collection_modifyitems,
     pytest_collectreport,

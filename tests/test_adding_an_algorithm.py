@@ -33,6 +33,7 @@ def load(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+@pytest.mark.ci
 def test_the_documented_algorithms_pass_their_own_tests(tmp_path, load):
     files = re.findall(
         r"^## [^\n]*`([\w.]+)`$.*?^```\w+\n(.*?)^```$",

@@ -126,6 +126,7 @@ def test_what_may_be_added_to_the_least_conf_exists(page, tmp_path):
         TrainerConfig()
 
 
+@pytest.mark.ci
 @by_page
 def test_the_least_conf_trains_and_logs_the_curves_of_the_page(page, tmp_path):
     conf = least_conf(page)

@@ -24,6 +24,7 @@ def _no_bindings() -> Iterator[None]:
 
 
 # LunarLander leaves the bounds that it declares.
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:.*outside of its bounds:UserWarning")
 # Environments of other packages give bounds of float64 to spaces of float32.
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")

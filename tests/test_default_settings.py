@@ -133,6 +133,7 @@ def test_every_algorithm_of_the_library_declares_how_it_trains():
             TrainerConfig(algorithm_ctor=target, num_iterations=1)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("env", "algorithm", "num_environments", "updates"),
     [
@@ -164,6 +165,7 @@ def test_a_conf_of_three_lines_trains(
     assert TrainerConfig().unroll_length == config.unroll_length
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("conf", "algorithm"),
     [
@@ -281,6 +283,7 @@ def test_an_algorithm_of_ones_own_declares_nothing_or_what_it_likes():
     assert (config.unroll_length, config.mini_batch_size) == (3, 256)
 
 
+@pytest.mark.ci
 def test_more_environments_make_as_many_updates_per_step(tmp_path):
     updates = []
     for num_environments in (1, 4):

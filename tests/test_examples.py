@@ -41,6 +41,7 @@ def test_every_example_is_run():
     assert names == sorted([*SETTINGS, *TESTED_ELSEWHERE])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", SETTINGS)
 def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
     for module in EXTRAS.get(name, []):
@@ -53,6 +54,7 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
     assert RESULTS[name] in capsys.readouterr().out
 
 
+@pytest.mark.ci
 def test_the_notebook_runs(tmp_path):
     for module in ("nbclient", "ipykernel", "matplotlib", "pygame"):
         pytest.importorskip(module)

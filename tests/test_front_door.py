@@ -107,6 +107,7 @@ def test_without_a_directory_only_hooks_write(tmp_path):
         alf_lite.Trainer(algorithm, hooks=[ReplaySaver()]).train()
 
 
+@pytest.mark.ci
 def test_a_loop_of_ones_own_gives_the_numbers_of_the_trainer(tmp_path):
     mine = make()
     assert own_loop(mine) == pytest.approx([0.0075, 0.005, 0.0025, 0.0])
@@ -144,6 +145,7 @@ def test_two_algorithms_of_a_process_do_not_disturb_each_other():
     assert (first.progress.iterations, second.progress.iterations) == (2, 2)
 
 
+@pytest.mark.ci
 def test_a_run_built_in_python_is_resumed_played_and_collected_from(tmp_path, capsys):
     root_dir = tmp_path / "run"
     alf_lite.Trainer(make(), root_dir).train()
@@ -201,6 +203,7 @@ def test_a_run_whose_hooks_no_conf_can_say_is_played(
     config_files.reset()
 
 
+@pytest.mark.ci
 def test_one_checkpoint_of_a_run_is_loaded_by_its_path(tmp_path, monkeypatch):
     result = alf_lite.Trainer(make(num_checkpoints=4), tmp_path / "run").train()
     monkeypatch.chdir(tmp_path)
@@ -320,6 +323,7 @@ def observation(*batch: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.ci
 def test_a_policy_acts_in_the_space_of_the_environment(policy_run):
     policy = alf_lite.load_policy(policy_run)
     action = policy.predict(observation())
@@ -413,6 +417,7 @@ class Look(Hook):
         assert [module.training for module in algorithm.modules()] == modes
 
 
+@pytest.mark.ci
 def test_a_live_policy_is_of_the_moment_and_does_not_disturb_training(tmp_path):
     undisturbed, look = recurrent_ppo(), Look()
     alf_lite.Trainer(undisturbed).train()
@@ -452,6 +457,7 @@ def test_an_algorithm_predicts_with_the_parameters_of_the_moment():
         SacAlgorithm(algorithm.observation_spec, algorithm.action_spec).policy()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "ctor",
     [
@@ -471,6 +477,7 @@ def test_what_has_no_distribution_says_that_nothing_is_drawn(ctor):
     assert policy.predict(np.ones(3, np.float32)).shape == (1,)
 
 
+@pytest.mark.ci
 def test_evaluations_take_what_makes_an_environment():
     algorithm = make()
     names = ["CartPole-v1", lambda: gymnasium.make("CartPole-v1")]
@@ -530,6 +537,7 @@ def test_what_cannot_be_evaluated_is_said(call, message):
 # What is offered
 
 
+@pytest.mark.ci
 def test_names_are_loaded_when_they_are_asked_for():
     code = (
         "import sys, alf_lite; assert 'torch' not in sys.modules, 'eager'; "
@@ -570,6 +578,7 @@ def test_help_lists_every_parameter_on_its_first_screens(name):
     assert " at 0x" not in str(inspect.signature(alf_lite.TrainerConfig))
 
 
+@pytest.mark.ci
 def test_the_second_example_of_the_readme_runs(tmp_path, monkeypatch):
     [code] = re.findall(r"```python\n(import alf_lite\n.*?)```", README, re.DOTALL)
     for line in (

@@ -84,6 +84,7 @@ def _process_state(monkeypatch, tmp_path) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_a_page_works_as_it_stands(page, tmp_path):
     names: dict = {"__name__": page.stem}

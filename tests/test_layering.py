@@ -145,10 +145,12 @@ def _modules(**sources: str) -> dict[str, ast.Module]:
     }
 
 
+@pytest.mark.ci
 def test_imports_point_down_and_every_part_has_a_layer():
     assert layering_errors(parse_package()) == []
 
 
+@pytest.mark.ci
 def test_there_is_no_import_cycle():
     modules = dict(parse_package())
     # What it offers is below it, and is loaded when it is asked for.
@@ -229,6 +231,7 @@ def class_names(modules: dict[str, ast.Module]) -> dict[str, list[str]]:
     return places
 
 
+@pytest.mark.ci
 def test_every_class_has_a_name_of_its_own():
     places = class_names(parse_package()).items()
     assert {name: found for name, found in places if len(found) > 1} == {}

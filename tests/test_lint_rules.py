@@ -65,6 +65,7 @@ def _unsafe_calls(tree: ast.Module) -> list[tuple[int, str]]:
     return found
 
 
+@pytest.mark.ci
 def test_the_library_runs_no_code_out_of_files():
     assert unsafe_code(parse_package()) == []
 

@@ -73,6 +73,7 @@ def pattern(name: str) -> str:
     return name
 
 
+@pytest.mark.ci
 def test_documented_and_written_names_of_replay_are_the_same(tmp_path):
     settings = [
         f"TrainerConfig.offline_buffer_dir = '{tmp_path / 'first'}'",
@@ -94,6 +95,7 @@ def test_documented_and_written_names_of_replay_are_the_same(tmp_path):
     assert tags == {name for name in documented() if name.startswith("replay/")}
 
 
+@pytest.mark.ci
 def test_documented_and_written_names_are_the_same(written):
     names = documented()
     unknown = [

@@ -70,6 +70,7 @@ def test_the_reference_shows_what_a_constructor_takes_and_numbers():
     assert config["unroll_length"] == "as the algorithm declares"
 
 
+@pytest.mark.ci
 def test_confs_and_type_marker_are_installed(installed):
     confs = sorted(p.stem for p in (installed / "alf_lite" / "confs").rglob("*.gin"))
     assert confs == CONFS

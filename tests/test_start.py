@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 # The compiler of torch takes a second and 70 MiB, the others up to half a second.
 SLOW = (
     *("torch._dynamo", "torch._inductor", "sympy"),
@@ -41,6 +43,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.ci
 def test_training_begins_without_what_takes_long_to_load(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", TRAIN, json.dumps(RUNS), str(tmp_path)],

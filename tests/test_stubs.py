@@ -49,6 +49,7 @@ def test_the_stub_of_the_library_offers_what_it_offers():
                 assert getattr(module, alias.name) is offered, alias.name
 
 
+@pytest.mark.ci
 def test_a_type_checker_knows_every_parameter_and_name(tmp_path):
     api = pytest.importorskip("mypy.api")
     lines = [

@@ -289,6 +289,7 @@ def test_a_subset_is_not_larger_than_the_ensemble():
 # λ-returns
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "cls", [SacAlgorithm, DdpgAlgorithm, IqlAlgorithm, AwacAlgorithm]
 )

@@ -59,6 +59,7 @@ def trained(algorithm, ctor, num_iterations=None, settings=None, **arguments):
 # An agent with nothing in it
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("algorithm", SETTINGS)
 def test_with_nothing_in_it_it_is_the_algorithm_bit_for_bit(algorithm):
     plain = trained(algorithm, algorithm)
@@ -95,6 +96,7 @@ def test_with_nothing_in_it_its_batches_are_cut_as_those_of_the_algorithm():
 RESETTING_SAC = functools.partial(SacAlgorithm, parameter_reset_period=5)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("optimizer_ctor", [None, functools.partial(Adam, lr=1e-3)])
 def test_with_nothing_in_it_its_networks_begin_anew_as_the_algorithm_s(optimizer_ctor):
     runs = []
@@ -297,6 +299,7 @@ class Chosen(IntrinsicReward):
         return steps.prev_action.float()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("algorithm", "gamma"),
     [
@@ -328,6 +331,7 @@ def test_learns_from_an_intrinsic_reward_alone(algorithm, gamma):
 # With everything around it
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("algorithm", [DqnAlgorithm, CqlDqnAlgorithm])
 def test_offline_steps_are_trained_by_every_part(algorithm):
     recorded = trained(DqnAlgorithm, DqnAlgorithm)
@@ -390,6 +394,7 @@ def test_new_steps_are_prioritized_by_the_reward_that_is_trained():
     assert (agent.priority_of_new_steps(steps) > 500).any()
 
 
+@pytest.mark.ci
 def test_unroll_workers_act_with_every_part():
     settings = {"unroll_length": 10, "initial_collect_steps": 20}
     agent = async_algorithm(

@@ -56,6 +56,7 @@ def worst_values(algorithm, game) -> tuple[float, float]:
     return tree.worst_values(tree.policy(chooses))
 
 
+@pytest.mark.ci
 def test_it_wins_nim_in_both_seats():
     # (1, 2, 2) is won by the first seat: against the best answers 1 and, as the
     # second, -1. The same searches lose it with the network of the beginning.

@@ -81,6 +81,7 @@ def make(env, config, **kwargs):
     )
 
 
+@pytest.mark.ci
 def test_the_policy_is_that_of_the_data_times_the_exponential_of_their_value(
     monkeypatch,
 ):

@@ -199,6 +199,7 @@ def test_continuous_actions_are_imitated(network, monkeypatch):
     check_cloned(ctor, wanted, 400, 0.9, monkeypatch, share=0.95, **options)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "space",
     [

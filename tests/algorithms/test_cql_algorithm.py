@@ -126,6 +126,7 @@ def learnt_values(algorithm, actions: list[float]) -> list[float]:
         return algorithm._critics.online(inputs)[0].mean((1, 2)).tolist()
 
 
+@pytest.mark.ci
 def test_actions_that_were_never_seen_are_worth_less():
     learner = functools.partial(
         make,

@@ -69,6 +69,7 @@ def test_an_optimizer_of_what_is_kept_is_refused():
         CqlDqnAlgorithm(TensorSpec((3,)), CHOICE, cql_alpha_optimizer=Adam())
 
 
+@pytest.mark.ci
 def test_actions_that_were_never_seen_are_worth_less():
     """In every state only action 1 was taken; its target of 2 is all that is known."""
     step_type = torch.tensor([FIRST, LAST], dtype=torch.int32).expand(4, 2)

@@ -145,6 +145,7 @@ class Right(TrainedPolicy):
         return 0.5 * observation
 
 
+@pytest.mark.ci
 def test_the_student_learns_what_random_actions_do_not_tell():
     env_ctor = functools.partial(probes.ObservationPolicyEnv, "continuous")
     env = environment(env_ctor)

@@ -26,6 +26,7 @@ def make(action_spec=BOX, **kwargs):
     )
 
 
+@pytest.mark.ci
 def test_critics_lean_different_ways_and_disagree_where_nothing_was_tried():
     steps = windows(BOX, batch_size=32)
     steps.prev_action.mul_(0.2)  # a part of what could be tried

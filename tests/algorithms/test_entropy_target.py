@@ -208,6 +208,7 @@ def agent(rl, env_ctor, target_ctor, **settings):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("cls", [EntropyTarget, SGDEntropyTarget])
 def test_a_policy_keeps_the_entropy_that_it_shall_keep(cls):
     # Without it the policy would become deterministic: one action is better.

@@ -70,6 +70,7 @@ def make(env, config, **kwargs):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("expectile", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_the_value_is_the_expectile_of_what_the_data_do(expectile, monkeypatch):
     monkeypatch.setattr(IqlAlgorithm, "random_action", each_action_equally_often)

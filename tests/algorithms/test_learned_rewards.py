@@ -170,6 +170,7 @@ def test_the_predictor_is_trained_in_every_fourth_update():
         RndReward(OBSERVATION, CHOICE, predictor_update_period=0)
 
 
+@pytest.mark.ci
 def test_rnd_rewards_what_it_has_not_seen():
     torch.manual_seed(0)
     reward = RndReward(OBSERVATION, CHOICE, predictor_update_period=1)

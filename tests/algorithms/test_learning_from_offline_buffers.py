@@ -111,6 +111,7 @@ def at_random(space: spaces.Space, observation: torch.Tensor) -> torch.Tensor:
     return 2 * torch.rand_like(observation) - 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("ctor", "env_ctor", "at_least"),
     [
@@ -138,6 +139,7 @@ def test_offline_buffers_alone_are_enough(ctor, env_ctor, at_least):
     assert greedy_return(algorithm, env_ctor) >= at_least
 
 
+@pytest.mark.ci
 def test_demonstrations_are_imitated_whatever_the_environment_rewards():
     """The demonstrator never gets a reward; imitating it is the only way to none."""
     buffer = collect(DISCRETE, lambda observation: (observation + 1) % 3)
@@ -172,6 +174,7 @@ def overrated(*args):
     return network
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("env_ctor", [DISCRETE, COMPONENTS], ids=["one", "components"])
 def test_a_margin_tells_that_what_nobody_shows_is_worse(env_ctor):
     """The values of demonstrations alone do not: nothing is known of other actions."""

@@ -88,6 +88,7 @@ MOVES = functools.partial(TwoStepsEnv, is_continuous=True)
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("algorithm_ctor", "env_ctor", "at_least"),
     [
@@ -133,6 +134,7 @@ def test_greedy_actions_are_better_than_those_of_the_data(
     train_until(algorithm, env_ctor, at_least, train, num_done=1)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("algorithm_ctor", "env_ctor", "at_least"),
     [

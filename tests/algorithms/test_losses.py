@@ -21,11 +21,13 @@ def check(name: str, masked: bool, everything: bool = False) -> None:
 by_name = pytest.mark.parametrize("name", ALL)
 
 
+@pytest.mark.ci
 @by_name
 def test_the_loss_is_that_of_the_equations(name):
     check(name, masked=False)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [name for name, row in ALL.items() if row.masked])
 def test_the_loss_is_that_of_the_equations_under_a_mask(name):
     check(name, masked=True)

@@ -152,6 +152,7 @@ def sac(encoder=None, **options):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("build", "space", "num_iterations"),
     [

@@ -154,6 +154,7 @@ def test_ranks_fit_with_the_statistics_of_all_batches(monkeypatch):
     assert algorithm._model._states.count == algorithm._model._changes.count == 12
 
 
+@pytest.mark.ci
 def test_it_learns_what_the_observation_asks_for():
     config = TrainerConfig(
         num_iterations=80,
@@ -218,6 +219,7 @@ def on_pendulum(**kwargs):
     return TrainerConfig(algorithm_ctor=constructor, **{**settings, **kwargs})
 
 
+@pytest.mark.ci
 def test_a_run_is_resumed_to_the_bit(tmp_path):
     create = functools.partial(create_environment, "Pendulum-v1")
 

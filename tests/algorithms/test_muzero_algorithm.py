@@ -225,6 +225,7 @@ def on_cart_pole(num_iterations, **settings):
     return algorithm
 
 
+@pytest.mark.ci
 def test_the_same_seed_gives_the_same_parameters():
     one, other = (on_cart_pole(6, priority_replay=True) for _ in range(2))
     assert one.num_updates > 0

@@ -168,6 +168,7 @@ def run(tmp_path_factory):
     return algorithm
 
 
+@pytest.mark.ci
 def test_it_learns_and_acts_on_sensors_alone(run):
     signs = np.linspace(-1, 1, 21)[:, None].astype(np.float32)
     sensors = torch.from_numpy(np.concatenate([signs, np.zeros_like(signs)], axis=1))
@@ -213,6 +214,7 @@ def trained(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.ci
 def test_a_loaded_and_an_exported_policy_need_what_the_actor_sees(trained, tmp_path):
     policy = alf_lite.load_policy(trained)
     sensors = np.array([0.5, -0.5], np.float32)

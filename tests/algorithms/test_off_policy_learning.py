@@ -39,6 +39,8 @@ LSTM = functools.partial(
     LSTMEncodingNetwork, hidden_size=(32,), fc_layer_params=(32,), activation="tanh"
 )
 
+pytestmark = pytest.mark.ci
+
 # Of variants whose parent does the whole contract.
 VALUE = "test_learns_a_discounted_value"
 POLICY = "test_learns_the_action_that_the_observation_asks_for"

@@ -110,6 +110,7 @@ def cases():
             )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("algorithm_class", "phase", "recurrent"), [*cases()])
 def test_the_best_is_learnt_from_what_others_did(algorithm_class, phase, recurrent):
     algorithm = build(

@@ -24,6 +24,8 @@ from tests.algorithms.slow_probes import slow_but_for
 LaggingImpala = lagging(ImpalaAlgorithm, num_iterations=2)
 LaggingPPO = lagging(PPOAlgorithm, num_iterations=2)
 
+pytestmark = pytest.mark.ci
+
 # Of variants whose parent does the whole contract.
 VALUE = "test_learns_a_discounted_value"
 POLICY = "test_learns_the_action_that_the_observation_asks_for"

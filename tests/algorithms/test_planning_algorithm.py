@@ -124,6 +124,7 @@ def test_what_it_cannot_do_is_refused(change, error, message):
         following(**change)
 
 
+@pytest.mark.ci
 def test_a_plan_is_exported_for_any_number_of_rows():
     algorithm = following()
 

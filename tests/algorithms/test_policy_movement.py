@@ -74,6 +74,7 @@ def test_no_update_moves_the_policy_farther_than_allowed(cls, action_kind):
     assert max(kls) <= limit * 1.001
 
 
+@pytest.mark.ci
 def test_the_learning_rate_comes_to_what_moves_the_policy_as_desired():
     desired = 0.01
     means = []

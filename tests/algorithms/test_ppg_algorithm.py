@@ -175,6 +175,7 @@ def test_as_a_part_of_nothing_else_it_is_itself_bit_for_bit():
             assert torch.equal(agent.pop(f"parts.rl.{name}"), value), name
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "own_optimizer", [pytest.param(True, marks=pytest.mark.slow), False]
 )

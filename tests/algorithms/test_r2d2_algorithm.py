@@ -65,6 +65,7 @@ def test_networks_without_memory_and_weights_out_of_range_are_refused():
     )
 
 
+@pytest.mark.ci
 def test_it_remembers_from_stored_states_after_a_burn_in():
     torch.manual_seed(0)
     config = TrainerConfig(

@@ -37,6 +37,7 @@ def build(cls, **settings):
     return cls(env=environment(), config=config)
 
 
+@pytest.mark.ci
 def test_ppo_earns_as_much_as_its_constraint_allows():
     ctor = functools.partial(
         PPOAlgorithm, optimizer=Adam(lr=0.01), gamma=0.5, reward_weights=WEIGHTS

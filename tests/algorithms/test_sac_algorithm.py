@@ -57,6 +57,7 @@ def bandit() -> TimeStep:
     )
 
 
+@pytest.mark.ci
 def test_the_temperature_holds_the_entropy_at_its_target():
     algorithm = sac(
         CHOICE, spread=0.0, optimizer=Adam(lr=1e-2), discrete_target_entropy=0.7

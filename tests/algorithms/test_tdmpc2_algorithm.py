@@ -247,6 +247,7 @@ def test_random_steps_of_a_worker_are_not_planned(monkeypatch):
     assert step.state is state
 
 
+@pytest.mark.ci
 def test_it_learns_what_the_observation_asks_for():
     ctor = functools.partial(probes.ObservationPolicyEnv, "continuous")
     config = TrainerConfig(

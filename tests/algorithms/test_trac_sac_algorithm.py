@@ -73,6 +73,7 @@ def test_no_update_moves_the_policy_farther_than_allowed(action_spec):
     assert max(moves[1e3]) > 5e-3
 
 
+@pytest.mark.ci
 def test_it_learns_within_its_limit():
     env_ctor = functools.partial(IdentityEnv, spaces.Box(-1.0, 1.0, (2,)))
     torch.manual_seed(0)

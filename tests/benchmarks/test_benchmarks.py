@@ -57,6 +57,7 @@ def measure(script: str, library: str, num_env_steps: int, *sizes: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "library", "num_env_steps"),
     [

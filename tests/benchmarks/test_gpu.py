@@ -39,6 +39,7 @@ def test_a_rehearsal_writes_a_page_though_a_part_fails(tmp_path):
     assert "torch_pendulum, rsl_rl:\n\n```\nexit code 1" in page
 
 
+@pytest.mark.ci
 def test_without_a_gpu_it_says_so():
     done = subprocess.run(
         [sys.executable, GPU, "--quick"],

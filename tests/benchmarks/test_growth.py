@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 
+import pytest
+
 from tests.source_code import ROOT
 
 
+@pytest.mark.ci
 def test_every_kind_is_measured(monkeypatch, capsys):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")  # the module sets them; this puts them back

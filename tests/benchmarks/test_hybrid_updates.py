@@ -20,6 +20,7 @@ def benchmark(monkeypatch):
     config_files.reset()
 
 
+@pytest.mark.ci
 def test_it_runs(benchmark, monkeypatch, capsys):
     monkeypatch.setattr(
         "sys.argv", ["hybrid_updates.py", "dqn_cart_pole", "--rounds=2", "--updates=2"]
@@ -32,6 +33,7 @@ def test_it_runs(benchmark, monkeypatch, capsys):
     ]
 
 
+@pytest.mark.ci
 def test_both_train_on_as_many_steps(benchmark):
     config_files.parse_config("dqn_cart_pole")
     online, hybrid = (benchmark.build(TrainerConfig()) for _ in range(2))

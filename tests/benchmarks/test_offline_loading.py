@@ -10,6 +10,7 @@ import pytest
 from tests.source_code import ROOT
 
 
+@pytest.mark.ci
 def test_every_way_of_loading_is_measured(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     benchmark = importlib.import_module("offline_loading")

@@ -37,6 +37,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.ci
 def test_every_workload_is_measured(replay, monkeypatch, capsys):
     options = ["--measure=alf_lite", "--shrink=1000", "--seconds=0.01"]
     monkeypatch.setattr(sys, "argv", ["replay.py", *options])

@@ -117,6 +117,7 @@ def test_a_door_key_is_seen_in_zeros_and_ones(modules):
     assert observation.sum() == 7 * 7 * 3 + 1  # three ones in each cell, a direction
 
 
+@pytest.mark.ci
 def test_breakout_has_its_channels_first_and_an_end(modules):
     pytest.importorskip("minatar")
     environments = modules["score_environments"]
@@ -168,6 +169,7 @@ def test_a_curve_has_ten_evaluations_whose_time_does_not_count(modules, monkeypa
 # What is run
 
 
+@pytest.mark.ci
 def test_every_conf_of_the_suites_is_there_and_has_settings_of_its_own(modules, scores):
     expected = {"XQC", "SimBa"}  # as soon as they are written
     tasks = modules["score_tasks"]
@@ -191,6 +193,7 @@ def test_other_settings_have_another_hash(modules):
     assert tasks.settings_hash(peer._replace(sb3=changed)) != tasks.settings_hash(peer)
 
 
+@pytest.mark.ci
 def test_a_run_trains_and_prints_its_line(modules, tmp_path):
     command = [sys.executable, BENCHMARKS / "score_run.py", "core", "dqn_cart_pole"]
     done = subprocess.run(
@@ -390,6 +393,7 @@ def test_what_is_broken_off_leaves_nothing(
     assert [line["seed"] for line in scores.read(store, "core")] == [100]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
@@ -611,6 +615,7 @@ def test_every_environment_has_a_scale(modules, scores):
         assert scale["source"]
 
 
+@pytest.mark.ci
 def test_the_page_is_what_the_stored_lines_say(report):
     # In a process of its own: the hash of a conf writes names as long as they need to
     # be, which depends on what other tests have registered.
@@ -632,6 +637,7 @@ def test_the_page_is_what_the_stored_lines_say(report):
         assert picture.stat().st_size < 100_000
 
 
+@pytest.mark.ci
 def test_pictures_are_drawn(report, scores, table, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="the plot extra")
     monkeypatch.setattr(report, "DOCS", tmp_path)

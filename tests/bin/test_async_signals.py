@@ -44,6 +44,7 @@ def run(launcher: Launcher, tmp_path: Path) -> Trainer:
     return trainer
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("number", "to_all", "hangs", "code"),
     [
@@ -75,6 +76,7 @@ def test_a_signal_ends_the_run_and_its_workers(
         assert f"Stopped by {number.name}" in run.output
 
 
+@pytest.mark.ci
 def test_a_second_ctrl_c_ends_the_run_at_once(run):
     os.killpg(run.pid, signal.SIGINT)
     time.sleep(0.01)
@@ -82,6 +84,7 @@ def test_a_second_ctrl_c_ends_the_run_at_once(run):
     assert run.wait() == 130
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("number", "code"),
     [

@@ -131,6 +131,7 @@ def test_npz_has_the_units_of_the_environment(tmp_path):
         assert not data["terminated"].any()
 
 
+@pytest.mark.ci
 def test_a_trained_policy_earns_what_it_does_when_played(trained, tmp_path, capsys):
     result = result_of(
         capsys,
@@ -166,6 +167,7 @@ def test_an_algorithm_acts_as_the_conf_builds_it(conf, tmp_path, capsys):
     assert result["trainable_transitions"] == sum(result["lengths"])
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("controllers")
 def test_a_scripted_controller_is_better_than_chance(tmp_path, capsys):
     arguments = ["--env=CartPole-v1", "--num_episodes=5"]

@@ -69,6 +69,7 @@ def test_ctrl_c_while_the_program_is_imported_is_one_line(conf, tmp_path, import
     assert process.returncode == 130
 
 
+@pytest.mark.ci
 def test_c_locale_and_a_root_dir_with_other_letters(conf, tmp_path):
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     root_dir = tmp_path / "Läufe-γ"

@@ -179,6 +179,7 @@ def test_missing_extra_says_how_to_install_it(trained, capsys, monkeypatch, tmp_
     assert "pip install 'alf_lite[video]'" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 @needs_video
 def test_records_every_frame_without_a_display(trained, capsys, monkeypatch, tmp_path):
     import imageio.v3

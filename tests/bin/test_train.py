@@ -53,6 +53,7 @@ def test_tells_the_score_and_what_to_do_next(conf, tmp_path, capsys):
     assert json.loads((root_dir / "run.json").read_text())["seed"] == 1
 
 
+@pytest.mark.ci
 def test_again_is_finished_and_a_higher_limit_continues(conf, tmp_path, capsys):
     root_dir = f"--root_dir={tmp_path}"
     assert run(f"--conf={conf}", root_dir, "--seed=1") == 0
@@ -69,6 +70,7 @@ def test_again_is_finished_and_a_higher_limit_continues(conf, tmp_path, capsys):
     assert "already finished: 6 iterations" in capsys.readouterr().out
 
 
+@pytest.mark.ci
 def test_saved_configuration_repeats_the_run(trained, tmp_path):
     again = tmp_path / "again"
     assert run(f"--conf={trained / 'operative.gin'}", f"--root_dir={again}") == 0

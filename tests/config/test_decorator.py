@@ -168,6 +168,7 @@ def _configurables(tree):
                 yield node
 
 
+@pytest.mark.ci
 def test_nothing_that_runs_once_per_step_is_configurable():
     costly = [
         f"{module}:{node.lineno} {node.name}"
@@ -189,6 +190,7 @@ def test_programs_define_no_configurables():
     assert defined == []
 
 
+@pytest.mark.ci
 def test_the_library_uses_its_own_decorator_and_skips_nothing_unknown():
     misused = [
         f"{module}:{node.lineno} {ast.unparse(node)[:60]}"

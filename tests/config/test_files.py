@@ -446,6 +446,7 @@ def engine(tmp_path, monkeypatch):
     return sys.modules["engine_module"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_child_process_has_the_bindings_once_it_read_the_text(engine, method):
     context = multiprocessing.get_context(method)

@@ -253,6 +253,7 @@ def test_an_earlier_name_stands_for_the_new_one_and_warns(monkeypatch):
         alf_lite.PPOAlgorithm(gama=0.9)
 
 
+@pytest.mark.ci
 def test_what_is_registered_anywhere_in_the_library_is_found():
     registered = {
         node.name
@@ -350,6 +351,7 @@ NO_MESH = (
 )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("mode", "what"), [("sync", NO_STEPS), ("sync", NO_MESH), ("async", NO_MESH)]
 )
@@ -385,6 +387,7 @@ TrainerConfig.max_policy_lag = 0
 """
 
 
+@pytest.mark.ci
 def test_parts_are_named_in_workers_too(tank, capsys):
     (tank / "main.gin").write_text(RUN + WORKERS)
     arguments = ["--conf=main.gin", "--root_dir=run", "--strict_config"]

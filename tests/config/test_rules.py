@@ -287,6 +287,7 @@ def test_algorithms_without_priorities_replay_by_none():
                 algorithm(env=env, config=config(priority_replay=True))
 
 
+@pytest.mark.ci
 def test_what_always_takes_its_best_action_has_no_epsilon():
     planner = functools.partial(Tdmpc2Algorithm, episode_length=200)
     given = config(epsilon_greedy=0.5)

@@ -179,6 +179,7 @@ def goals_of_parts(step_types, oldest, start, length, strategy):
         yield range(begin, end), goals if begin < last else set()
 
 
+@pytest.mark.ci
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["future", "final", "episode"]),

@@ -140,6 +140,7 @@ def keep_replacing(directory, stop):
             return
 
 
+@pytest.mark.ci
 def test_a_living_run_is_a_source_at_any_time(tmp_path):
     stop = threading.Event()
     keep_replacing(tmp_path, SimpleNamespace(is_set=lambda: True))

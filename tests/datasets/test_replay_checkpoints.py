@@ -158,6 +158,7 @@ def test_rows_shorter_than_a_window_are_trained_and_held_out(tmp_path):
     assert np.isfinite(evaluator.evaluate()["loss"])
 
 
+@pytest.mark.ci
 def test_returns_of_environments_that_follow_each_other_are_normalized(tmp_path):
     # 1205 steps are observed in two parts, and the second begins within an episode.
     file = save(recorded_rows(403, 400, 402), tmp_path / "some.replay")
@@ -304,6 +305,7 @@ def test_bad_numbers_are_found_and_left_out(tmp_path):
     assert loaded.sizes.tolist() == [10, 5]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kept", [0.2, 0.9])
 def test_a_truncated_file_is_refused(tmp_path, kept):
     file = tmp_path / "some.replay"

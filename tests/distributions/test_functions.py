@@ -385,6 +385,7 @@ def _check_compiled(backend):
     assert log_prob.requires_grad
 
 
+@pytest.mark.ci
 def test_traces_without_a_graph_break():
     _check_compiled("eager")
 

@@ -44,6 +44,7 @@ def test_odd_attributes_are_one_message(attributes, kind, message):
         create_environment(env_ctor=functools.partial(OddEnv, **attributes))
 
 
+@pytest.mark.ci
 def test_odd_attributes_in_another_process_are_the_same_message():
     for attributes, kind, message in (ODD_ATTRIBUTES[0], ODD_ATTRIBUTES[7]):
         make = functools.partial(OddEnv, **attributes)

@@ -92,6 +92,7 @@ def test_the_time_limit_and_the_arguments_of_the_environment_are_passed_on(mode)
     assert steps[2].discount.tolist() == [1, 1]
 
 
+@pytest.mark.ci
 def test_sync_and_async_give_the_same_bits():
     def run(mode):
         with create_environment("CartPole-v1", 2, 5, vectorization_mode=mode) as env:

@@ -96,6 +96,7 @@ def problems_of(env, **kwargs) -> str:
     return "\n".join(report.problems)
 
 
+@pytest.mark.ci
 def test_a_good_environment_is_measured():
     before = np.random.get_state(legacy=True)[1].tolist()  # noqa: NPY002
     report = alf_lite.check_env(GoodEnv, size=5, seconds=0.01)
@@ -164,6 +165,7 @@ def test_what_may_be_meant_is_a_warning():
     assert any("two seeds give the same" in text for text in fixed.warnings)
 
 
+@pytest.mark.ci
 def test_only_allowed_actions_are_taken():
     report = check_env(RefusesWhatIsMasked, seconds=0.0)
     assert report.problems == []

@@ -104,6 +104,7 @@ def test_bindings_reach_a_process_that_has_read_nothing():
     assert episode_length(load_factory(dumped)()) == 5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "scope", [pytest.param("", marks=pytest.mark.slow), "evaluation"]
 )

@@ -203,6 +203,7 @@ def test_episodes_continue_to_the_bit(name, kwargs, lengths):
         assert continued(create, length) == {}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [

@@ -40,6 +40,7 @@ def wait_until_gone(pids, seconds=60.0):
 # The same as in one process
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("factory", "keys"),
     [
@@ -78,6 +79,7 @@ def assert_same(one, two):
     assert np.array_equal(one, two)
 
 
+@pytest.mark.ci
 def test_what_it_returns_is_never_written_again():
     env = ProcessVectorEnv([CountingEnv] * 2)
     try:
@@ -88,6 +90,7 @@ def test_what_it_returns_is_never_written_again():
     assert [float(o[1, 0]) for o in results] == [0, 1, 2, 3, 100]
 
 
+@pytest.mark.ci
 def test_global_generators_differ_between_environments_but_not_between_resets():
     env = ProcessVectorEnv([functools.partial(FaultEnv, "global_random")] * 2)
 
@@ -133,6 +136,7 @@ def fails(env, num_steps=5):
     return str(error.value)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "mode", ["raise", pytest.param("raise_unpicklable", marks=pytest.mark.slow)]
 )
@@ -152,6 +156,7 @@ def test_exceptions_that_cannot_be_printed_or_are_huge_arrive():
     assert "x" * 1_000_000 in fails(failing("raise_long"))
 
 
+@pytest.mark.ci
 def test_an_environment_that_ends_its_program_is_an_error():
     assert "SystemExit: 0" in fails(failing("system_exit"))
     assert "exited with code 0 in the middle of a call" in fails(failing("exit"))
@@ -174,6 +179,7 @@ def impatient(env):
     return env
 
 
+@pytest.mark.ci
 def test_an_environment_that_hangs_is_killed_and_shows_where():
     message = fails(impatient(failing("spin")))
     assert "no answer for 1 s" in message
@@ -274,6 +280,7 @@ print(*env._processes.pids, flush=True)
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("end", "code"),
     [
@@ -299,6 +306,7 @@ def test_no_process_survives_the_program(end, code):
     wait_until_gone(pids)
 
 
+@pytest.mark.ci
 def test_ctrl_c_is_one_traceback_of_the_parent_only():
     end = """
     try:
@@ -356,6 +364,7 @@ class ReportingEnv(FaultEnv):
         return np.array(facts, np.float32), 0.0, False, False, {}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "start",
     [

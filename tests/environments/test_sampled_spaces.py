@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 from hypothesis import given, settings
@@ -87,6 +88,7 @@ def test_samples_are_taken_apart_stacked_and_given_back(space):
             assert_equal(tree, element, row)
 
 
+@pytest.mark.ci
 @settings(max_examples=50)
 @given(observation_space=SPACES, action_space=SPACES)
 def test_observations_and_actions_cross_the_border_and_come_back(

@@ -312,6 +312,7 @@ def test_an_environment_that_is_made_twice_is_named_also_below_wrappers():
             SerialVectorEnv([CountingEnv, lambda: shared, second])
 
 
+@pytest.mark.ci
 def test_an_environment_of_an_open_batch_is_refused_and_stays_open():
     closed = []
 

@@ -273,6 +273,7 @@ def test_check_env_is_for_others():
             check_env(env)
 
 
+@pytest.mark.ci
 def test_the_device_of_the_run_is_its_own():
     of_run = EnvironmentsOfRun(device="cpu")
     with create_environment("torch/CartPole", 2, of_run=of_run) as env:

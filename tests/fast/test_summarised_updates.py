@@ -14,6 +14,7 @@ from tests.short_confs import CONFS, shortened
 from tests.source_code import ROOT
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [

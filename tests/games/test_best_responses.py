@@ -59,12 +59,14 @@ def exploitability(num_steps: int, **league) -> float:
 FICTITIOUS_PLAY = {"weighting": "uniform", "newest_share": 0.0}
 
 
+@pytest.mark.ci
 def test_best_responses_to_all_snapshots_alike_converge():
     values = [exploitability(n, **FICTITIOUS_PLAY) for n in (10, 100, 300)]
     assert values == sorted(values, reverse=True)
     assert values[-1] < 0.015
 
 
+@pytest.mark.ci
 def test_best_responses_to_the_newest_snapshot_or_to_those_that_win_go_round():
     for num_steps in (100, 300):
         newest = exploitability(num_steps, newest_share=1.0)

@@ -45,6 +45,7 @@ def test_an_evaluation_without_opponents_is_refused():
         evaluate(algorithm, env, 4)
 
 
+@pytest.mark.ci
 def test_an_evaluation_tells_the_games_by_opponent_and_seat():
     algorithm, env = make_algorithm(make_environment(4)), make_environment(8, 1)
     ends = []
@@ -107,6 +108,7 @@ def test_the_best_policy_is_that_of_the_best_score():
     assert result._replace(games=()).score == result.mean
 
 
+@pytest.mark.ci
 def test_training_tells_the_games_by_opponent_and_seat():
     algorithm = make_algorithm(make_environment(16, num_snapshots=1))
     for _ in range(3):
@@ -122,6 +124,7 @@ def test_training_tells_the_games_by_opponent_and_seat():
     assert results["Games/won/perfect/seat_0"] == 0
 
 
+@pytest.mark.ci
 def test_the_files_of_a_run_name_the_opponents(tmp_path):
     class Battle(BattleEnvironment):
         def __init__(self, num_environments, **options):
@@ -162,6 +165,7 @@ class Rock(Opponent):
         return np.zeros(len(seats), np.int64)
 
 
+@pytest.mark.ci
 def test_who_always_plays_rock_is_beaten():
     def make(number, seed):
         game, opponents = "rock_paper_scissors", [Rock()]

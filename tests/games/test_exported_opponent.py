@@ -49,6 +49,7 @@ def positions(number=64):
     return game, state, game.moves(state).argmax(1)
 
 
+@pytest.mark.ci
 def test_it_plays_as_the_policy_of_its_run(folder):
     game, state, seats = positions()
     opponent = ExportedOpponent(str(folder / "greedy"))

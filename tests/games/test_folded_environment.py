@@ -192,6 +192,7 @@ def test_shuffling_agents_shuffles_rows():
         assert torch.equal(step.observation["own"], own[order])
 
 
+@pytest.mark.ci
 def test_games_in_progress_are_continued_to_the_bit():
     def make(walkers=Walkers):
         return FoldedEnvironment(6, lambda: walkers((2, 5)))
@@ -454,6 +455,7 @@ def make_duel(**options):
     return FoldedEnvironment(6, lambda: Walkers((4, 5)), **options)
 
 
+@pytest.mark.ci
 def test_snapshots_play_the_other_side_and_open_games_are_resumed():
     config = TrainerConfig(num_iterations=9, unroll_length=8, random_seed=0)
     bots = [RandomOpponent()]
@@ -514,6 +516,7 @@ def test_a_policy_of_the_other_side_is_an_opponent():
         FoldedEnvironment(2, Chase, learners=TWO, opponents=[opponent])
 
 
+@pytest.mark.ci
 def test_learning_beats_an_opponent_that_stands_still():
     env = FoldedEnvironment(
         16, lambda: Walkers((5, 5)), learners=[ONE], opponents=[Right()], seed=0

@@ -58,6 +58,7 @@ def follow_the_learner(monkeypatch):
     monkeypatch.setattr(OpponentPool, "tensors_of", lambda self, slot: tensors[slot])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("breaks", "rule"),
     [

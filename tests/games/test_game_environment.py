@@ -108,6 +108,7 @@ class TestBothSeatsOfWhichOneMovesAgain(GameEnvironmentContract):
             discounts = torch.cat([step.discount for step in self._run(env)])
         assert discounts.unique().tolist() == [-1, 0, 1]
 
+    @pytest.mark.ci
     def test_returns_and_values_are_those_of_the_seat_that_moves(self):
         game = NimAgain((1, 2, 2))
         env = BothSeatsEnvironment(32, game, seed=0)
@@ -187,6 +188,7 @@ def steps_of(env, number: int, seed: int = 0):
         yield env.step(torch.from_numpy(random_legal(legal, draws)))
 
 
+@pytest.mark.ci
 def test_no_move_of_the_algorithm_is_lost_and_all_opponents_are_met():
     game = TicTacToe()
     notes, met, outcomes = Notes(game), set(), set()

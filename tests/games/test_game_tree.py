@@ -19,6 +19,7 @@ def kuhn_tree() -> GameTree:
     return GameTree(KuhnPoker())
 
 
+@pytest.mark.ci
 def test_tic_tac_toe_is_a_draw_and_has_its_number_of_states():
     tree = GameTree(TicTacToe())
     best = tree.optimal()

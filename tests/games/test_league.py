@@ -214,6 +214,7 @@ class _Battle(BattleEnvironment):
         super().__init__(num_environments, "tic_tac_toe", **kwargs)
 
 
+@pytest.mark.ci
 def test_a_run_with_a_league_is_resumed_to_the_bit(tmp_path):
     whole, league = train(tmp_path / "whole", 8)
     assert league._num_snapshots > 3  # more than there are slots
@@ -236,6 +237,7 @@ def test_a_run_with_a_league_is_resumed_to_the_bit(tmp_path):
     ) in range(9)
 
 
+@pytest.mark.ci
 def test_the_snapshots_of_a_run_and_their_average_play(tmp_path):
     _, league = train(tmp_path / "run", 8)
     snapshots = snapshots_of(tmp_path / "run")
@@ -344,6 +346,7 @@ class TestMemory:
             assert all(map(np.array_equal, memory, again._opponents._memories[key]))
 
 
+@pytest.mark.ci
 def test_unroll_workers_meet_the_snapshots(tmp_path):
     algorithm, league = train(
         tmp_path / "run",
@@ -358,6 +361,7 @@ def test_unroll_workers_meet_the_snapshots(tmp_path):
     assert algorithm.opponent_pool.ids.max() > 1
 
 
+@pytest.mark.ci
 def test_off_policy_too(tmp_path):
     _, league = train(
         tmp_path / "run", 20, DqnAlgorithm, mini_batch_size=8, initial_collect_steps=64

@@ -73,6 +73,7 @@ def test_ppo_wins_nim_in_both_seats():
     assert worst_values(algorithm, game) == pytest.approx((1, -1))
 
 
+@pytest.mark.ci
 def test_dqn_wins_nim_in_both_seats():
     game = Nim((1, 2, 2))
     env = BothSeatsEnvironment(16, game, num_random_moves=3, seed=0)

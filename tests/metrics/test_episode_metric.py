@@ -114,6 +114,7 @@ def test_an_evaluation_counts_the_episodes_of_its_quotas():
     assert result.numbers["Height"] == pytest.approx(8 / 3)
 
 
+@pytest.mark.ci
 def test_training_and_evaluation_report_it_and_a_resumed_run_goes_on(tmp_path):
     def train(root_dir, num_iterations, **more):
         config = TrainerConfig(

@@ -54,6 +54,7 @@ def unrolls(draw):
     return num_environments, pieces
 
 
+@pytest.mark.ci
 @settings(max_examples=200)
 @given(unrolls())
 def test_sums_are_those_of_a_loop_in_the_order_of_their_ends(model):

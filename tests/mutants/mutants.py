@@ -91,10 +91,10 @@ def survives(mutant: Mutant, tests: list[str], timeout: float = 300.0) -> bool:
         "PYTHONPATH": os.pathsep.join([str(_LOADER), str(ROOT)]),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-m", "not slow and not gpu", "-x", "-q"]
     try:
         result = subprocess.run(
-            [*command, "-p", "no:xdist", *tests],
+            [*command, "-p", "no:cacheprovider", "-p", "no:xdist", *tests],
             cwd=ROOT,
             env=environment,
             stdout=subprocess.PIPE,

@@ -56,6 +56,7 @@ def test_every_mutant_differs_in_one_place_and_the_same_ones_are_chosen():
         assert mutants.some_mutants(module, 10) == mutants.some_mutants(module, 10)
 
 
+@pytest.mark.ci
 def test_a_mutant_is_loaded_in_place_of_the_module_and_noticed():
     module = "alf_lite.utils.checks"
     (first, *_) = mutants.mutants_of(module)

@@ -172,6 +172,7 @@ def test_unsupported_specs_are_named(observation_spec, action_spec, message):
         ActorDistributionNetwork(observation_spec, action_spec)
 
 
+@pytest.mark.ci
 def test_acting_traces_without_a_graph_break():
     network = ActorDistributionNetwork(VECTOR, NESTED_ACTION)
 

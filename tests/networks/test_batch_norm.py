@@ -139,6 +139,7 @@ def test_an_actor_with_options_acts_in_torch_by_its_running_statistics():
         torch.testing.assert_close(alone, network(x)[0].loc)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("compiles", [False, True])
 def test_critics_are_trained_by_the_batch_and_frozen_ones_keep_their_statistics(
     compiles,
@@ -175,6 +176,7 @@ def test_critics_are_trained_by_the_batch_and_frozen_ones_keep_their_statistics(
         assert buffer.equal(of_target)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("renorm", [False, True])
 def test_the_backward_pass_of_a_graph_takes_the_statistics_of_the_forward_pass(renorm):
     def gradients(**options):

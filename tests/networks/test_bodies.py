@@ -85,6 +85,7 @@ def test_simba_v2_is_what_its_paper_says():
     )
 
 
+@pytest.mark.ci
 def test_simba_v2_gives_any_number_with_all_weights_of_length_1():
     torch.manual_seed(0)
     critics = ParallelMLP(2, 3, (16, 16), 1, body="simba_v2")

@@ -203,6 +203,7 @@ def learned_return(env_ctor, num_iterations, at_least, lr=3e-3, settings=None, *
     return result
 
 
+@pytest.mark.ci
 def test_a_mixture_keeps_two_answers():
     found = learned_return(
         TwoAnswersEnv,
@@ -226,6 +227,7 @@ def test_other_heads_learn_what_the_observation_asks_for(kind):
     assert found >= 0.8
 
 
+@pytest.mark.ci
 def test_the_impala_network_learns_from_images():
     encoder = functools.partial(
         ImpalaEncodingNetwork, channels=(4, 8), num_blocks=1, fc_layer_params=(32,)

@@ -129,6 +129,7 @@ def test_mistakes_are_named():
         make(memory_size=0)
 
 
+@pytest.mark.ci
 def test_it_remembers_what_a_feed_forward_network_cannot():
     torch.manual_seed(0)
     env = create_environment(env_ctor=MemoryEnv, num_parallel_environments=16, seed=0)

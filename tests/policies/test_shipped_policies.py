@@ -29,6 +29,7 @@ def test_a_shipped_policy_is_loaded_and_small(folder):
     assert alf_lite.load_policy(folder).algorithm.action_spec is not None
 
 
+@pytest.mark.ci
 def test_it_reaches_its_score():
     policy = alf_lite.load_policy(ROOT / "policies/dqn_cart_pole")
     assert alf_lite.evaluate(policy, "CartPole-v1", num_episodes=3).mean == 500

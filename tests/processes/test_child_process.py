@@ -99,6 +99,7 @@ def group():
         assert not any(map(is_alive, group.pids))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_children_answer_those_who_were_asked(group, method):
     children = group("a", "b", method=method)
@@ -231,6 +232,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.ci
 def test_a_child_that_hangs_does_not_survive_a_program_that_is_killed():
     command = [sys.executable, "-c", KILLED_PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as program:
@@ -263,6 +265,7 @@ def test_other_children_of_the_server_hear_the_signals_that_end_them(group):
     assert not ending.is_alive()
 
 
+@pytest.mark.ci
 def test_the_limit_of_open_files_is_raised_as_far_as_the_system_allows():
     code = (
         "import resource\n"

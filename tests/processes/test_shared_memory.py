@@ -94,6 +94,7 @@ def _read_and_write(descriptor, connection):
     connection.send(None)
 
 
+@pytest.mark.ci
 def test_another_process_sees_what_is_written_and_is_seen_to_write():
     with created(SPECS) as (memory, descriptor):
         fill(memory.tensors(), 5)

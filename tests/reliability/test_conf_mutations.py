@@ -195,6 +195,7 @@ def tried(seeds: range, folder: Path, capsys: pytest.CaptureFixture) -> None:
     assert threading.active_count() <= threads + 1
 
 
+@pytest.mark.ci
 def test_mistakes_are_told_in_one_message(tmp_path, capsys):
     tried(range(10_000, 10_030), tmp_path, capsys)
 

@@ -38,6 +38,7 @@ def stop_and_compare(
     assert_same_run(straight(conf), root_dir)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "names"),
     [

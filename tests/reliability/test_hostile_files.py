@@ -372,6 +372,7 @@ QUICK = ["draw run.json", "read_all metrics.jsonl", "conf", "episodes"]
 QUICK += ["checkpoint manifest"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "reader",
     [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in READERS],

@@ -101,6 +101,7 @@ def kill_runs(
     print(f"{conf.stem}: {total} kills, {runs} runs")  # noqa: T201
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", [pytest.param("ppo", marks=pytest.mark.slow), "replay_saver"]
 )

@@ -70,6 +70,7 @@ def test_a_reader_that_goes_away(launcher, conf, tmp_path, output_lines, error_l
     assert newest_step(tmp_path / "run") == 10
 
 
+@pytest.mark.ci
 def test_no_output_at_all(conf, tmp_path):
     """``>&- 2>&-``, as some that start programs in the background do."""
     command = (

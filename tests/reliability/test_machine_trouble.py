@@ -125,6 +125,7 @@ def test_what_may_not_be_read_is_not_damaged(
     check_goes_on(launcher, conf, killed, straight, user=NOBODY)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("limit", "values"),
     [
@@ -221,6 +222,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", ["replay_saver", pytest.param("ppo", marks=pytest.mark.slow)]
 )
@@ -258,6 +260,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_what_it_had_saved(
     assert newest_step(disk / "run") == 50
 
 
+@pytest.mark.ci
 def test_a_run_does_not_begin_on_a_full_disk_and_says_why(launcher, conf, disk):
     fill(disk / "filling")
     refused = launcher.start(disk / "run", [f"--conf={conf['ppo']}"])

@@ -43,6 +43,7 @@ def call(program, *arguments: str) -> None:
     assert program.main(arguments) == 0, arguments
 
 
+@pytest.mark.ci
 @often(40, 1000)
 def test_a_reader_never_meets_half_a_checkpoint(busy, times):
     checkpoints = Checkpointer(busy / "checkpoints", read_only=True)
@@ -54,6 +55,7 @@ def test_a_reader_never_meets_half_a_checkpoint(busy, times):
     assert steps == sorted(steps)
 
 
+@pytest.mark.ci
 @often(3, 100)
 def test_the_policy_is_played_while_it_is_trained(busy, times, capsys):
     steps = []
@@ -69,6 +71,7 @@ def test_the_policy_is_played_while_it_is_trained(busy, times, capsys):
     assert steps == sorted(steps)
 
 
+@pytest.mark.ci
 @often(10, 300)
 def test_the_replay_buffer_is_read_while_it_is_replaced(busy, times, capsys):
     for _ in range(times):

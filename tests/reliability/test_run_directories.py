@@ -112,6 +112,7 @@ def test_a_linked_directory_of_summaries_keeps_what_is_there(
 # Others in the same directory
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "times", [2, pytest.param(20, marks=pytest.mark.slow)], ids=str
 )

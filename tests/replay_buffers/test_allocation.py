@@ -85,6 +85,7 @@ def test_a_file_without_room_is_an_error_before_training(
         allocate(1000, CPU, tmp_path)
 
 
+@pytest.mark.ci
 def test_a_limit_of_the_process_is_no_bug(tmp_path):
     code = (
         "import resource, signal, sys, torch\n"

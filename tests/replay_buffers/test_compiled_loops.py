@@ -51,6 +51,7 @@ weights = st.floats(0, 1e6, allow_subnormal=False).map(lambda w: w if w > 1e-9 e
 changes = st.lists(st.tuples(st.integers(0, 2999), weights), min_size=1, max_size=20)
 
 
+@pytest.mark.ci
 @settings(max_examples=60)
 @given(st.integers(1, 3000), st.lists(changes), st.booleans())
 def test_trees_hold_and_find_the_same(loops, num_rows, updates, asks_minimum):

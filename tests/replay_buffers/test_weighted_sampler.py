@@ -222,6 +222,7 @@ def test_no_window_is_drawn_more_often_than_it_may_be(max_use, is_prioritized):
     assert not buffer.can_draw(1, 1)
 
 
+@pytest.mark.ci
 def test_what_comes_too_often_is_drawn_anew_from_what_is_left():
     drawn = Counter()
     for _ in range(600):
@@ -256,6 +257,7 @@ def test_no_window_comes_twice_beside_the_newest_ones(num_steps):
     assert not buffer.can_draw(2 * num_steps + 1, 1)
 
 
+@pytest.mark.ci
 def test_limited_windows_are_drawn_uniformly_from_what_is_left():
     torch.manual_seed(0)
     counts = np.zeros(6)

@@ -110,6 +110,7 @@ def test_a_row_at_a_place_that_is_no_number_is_left_out(tmp_path, caplog, place)
     assert "1 rows tell no place: left out" in caplog.text
 
 
+@pytest.mark.ci
 def test_a_dataframe_has_a_row_per_iteration(run):
     pandas = pytest.importorskip("pandas")
     frame = alf_lite.read_curves(run).to_dataframe()

@@ -93,6 +93,7 @@ def test_forked_child_of_a_killed_run_does_not_keep_the_directory(
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.ci
 def test_two_cannot_take_the_same_lock_over(tmp_path):
     child = hold_and_be_killed(tmp_path, "ctypes.CDLL(None).fork()")
     code = (

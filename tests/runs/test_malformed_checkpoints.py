@@ -146,6 +146,7 @@ def error_of(trainer, loaded) -> str | None:
     return None
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("part", PARTS)
 def test_every_wrong_entry_is_one_error_and_changes_nothing(run, part):
     trainer, loaded = run

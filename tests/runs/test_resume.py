@@ -71,6 +71,7 @@ def test_differences_are_found():
     assert differences(a, {"x": a["x"]}, "")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("config", [{}, EVALUATE], ids=["plain", "evaluating"])
 def test_killed_and_resumed_equals_uninterrupted(train, tmp_path, config):
     train("straight", **config)
@@ -82,6 +83,7 @@ def test_killed_and_resumed_equals_uninterrupted(train, tmp_path, config):
         assert_same_run(tmp_path / "straight", tmp_path / name)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("config", [{}, EVALUATE], ids=["plain", "evaluating"])
 def test_stopped_at_every_iteration_equals_uninterrupted(train, tmp_path, config):
     train("straight", **config)
@@ -101,6 +103,7 @@ def test_evaluation_at_a_stop_is_known_only_to_the_user(train, tmp_path):
     assert (run["iterations"], run["last_eval_iteration"]) == (4, 3)
 
 
+@pytest.mark.ci
 def test_how_often_somebody_looks_changes_nothing(train, tmp_path):
     create = functools.partial(make_pendulums, max_episode_steps=9)
     settings = {"create_env": create, "algorithm_ctor": PENDULUM_PPO}
@@ -144,6 +147,7 @@ def test_length_in_env_steps_resumes_exactly_too(train, tmp_path):
     assert_same_run(tmp_path / "straight", tmp_path / "resumed")
 
 
+@pytest.mark.ci
 def test_curves_have_every_point_once(train, tmp_path):
     for dies_at in (3, 5, 7):
         with pytest.raises(KeyboardInterrupt):

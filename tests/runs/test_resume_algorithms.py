@@ -251,6 +251,7 @@ SLOW = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "case",
     [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES],
@@ -268,6 +269,7 @@ def test_stopped_anywhere_and_resumed_equals_uninterrupted(
     assert differences(expected, got, "") == []
 
 
+@pytest.mark.ci
 def test_with_recorded_steps_beside_own_ones(train, tmp_path, caplog):
     path = tmp_path / "data.replay"
     env = creates("CartPole-v1")(seed=1)
@@ -287,6 +289,7 @@ def needs(module):
     return pytest.mark.skipif(missing, reason=f"without {module}")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("case", "env", "options"),
     [

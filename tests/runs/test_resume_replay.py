@@ -54,6 +54,7 @@ def never(*args):
     pytest.fail("the random policy acted again")
 
 
+@pytest.mark.ci
 def test_what_a_run_began_with_is_not_needed_to_resume_it(train, tmp_path):
     source = tmp_path / "source"
     settings = {**SETTINGS, "num_iterations": 5}
@@ -77,6 +78,7 @@ def test_what_a_run_began_with_is_not_needed_to_resume_it(train, tmp_path):
         train(**settings, root_dir=tmp_path / "new")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("saved", [None, False])
 def test_a_run_killed_late_goes_on_learning(
     train, tmp_path, monkeypatch, caplog, saved
@@ -119,6 +121,7 @@ def test_a_run_that_has_not_begun_to_learn_begins_anew(train, tmp_path, caplog):
     assert messages_about_replay(caplog) == []
 
 
+@pytest.mark.ci
 def test_what_is_lost_again_is_said_again(train, caplog):
     killed(train, checkpoint_replay_buffer=False)
     killed(train, at=12, checkpoint_replay_buffer=False)
@@ -145,6 +148,7 @@ def test_a_limit_that_nothing_reads_is_refused(train):
         )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("first", [False, True])
 def test_priorities_may_be_switched_at_resume(train, tmp_path, caplog, first):
     killed(train, priority_replay=first)
@@ -155,6 +159,7 @@ def test_priorities_may_be_switched_at_resume(train, tmp_path, caplog, first):
     assert "its 352 steps count as new ones" in line
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("stop", [26, 28])
 def test_a_run_of_several_updates_per_step_goes_on_at_once(train, tmp_path, stop):
     settings = {

@@ -151,6 +151,7 @@ def test_a_good_environment_passes():
     assert failures(Good) == set()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("env_class", "found_by"),
     [

@@ -82,6 +82,7 @@ def test_a_single_run_has_no_interval_and_a_single_group_no_pair(runs, capsys):
     assert len(lines) == 3
 
 
+@pytest.mark.ci
 def test_a_picture_is_drawn(runs, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     for name, operands in {

@@ -138,6 +138,7 @@ def test_the_table_says_how_good_each_group_is(runs, capsys, tmp_path):
     assert [line.split()[0] for line in lines[1:3]] == ["slow", "fast"]
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_table_that_cannot_be_printed_is_an_error(runs, tmp_path):
     command = [sys.executable, "-m", "alf_lite.bin.plot", str(runs / "ant")]
@@ -152,6 +153,7 @@ def test_every_axis_can_be_drawn_over(runs, capsys, tmp_path, x):
     assert "1 run, drawn from 0 to" in lines[1]
 
 
+@pytest.mark.ci
 def test_pictures_are_written_alike_in_every_format(runs, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     write_run(runs / "offline", [(0, 5.0), (0, 6.0)], conf="cql")

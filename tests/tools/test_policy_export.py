@@ -46,6 +46,7 @@ def test_file_for_torch_and_its_specs(trained, tmp_path, capsys):
     assert acted.tolist() == policy.predict(observations.numpy()).tolist()
 
 
+@pytest.mark.ci
 def test_environment_need_not_be_installed(trained, tmp_path):
     (checkpoint, *_) = sorted((trained / "checkpoints").glob("ckpt-*"))
     result = alf_lite.export_policy(
@@ -82,6 +83,7 @@ def test_what_is_stepped_is_as_evaluations_have_it(trained, tmp_path):
     assert specs["max_episode_steps"] == 500
 
 
+@pytest.mark.ci
 def test_policy_that_differs_is_refused(trained, tmp_path, monkeypatch, capsys):
     write = policy_export._WRITERS["torch"]
 
@@ -153,6 +155,7 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 
+@pytest.mark.ci
 def test_example_runs_without_torch_and_alf_lite(trained, tmp_path):
     for module in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(module)

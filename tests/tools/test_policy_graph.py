@@ -220,6 +220,7 @@ KINDS = {
 _FAST = ("agent", "beta", "images", "LSTM", "unusual")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "kind",
     [
@@ -267,6 +268,7 @@ def test_no_switch_of_gradients_is_in_a_graph(monkeypatch):
     assert torch._C._set_grad_enabled not in called
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["mixed SAC", "agent"])  # which draws goals, too
 def test_sampled_actions_follow_from_the_noise(kind, tmp_path):
     policy, env = KINDS[kind].build()

@@ -196,6 +196,7 @@ def test_signals_that_stop_nothing_wait_for_runs_that_start(tmp_path, capsys, co
     assert "Stopping" not in capsys.readouterr().err
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
 def test_runs_end_with_the_call_that_started_them(tmp_path, stub):
     root_dir = tmp_path / "runs"
@@ -217,6 +218,7 @@ def test_runs_end_with_the_call_that_started_them(tmp_path, stub):
         time.sleep(0.05)
 
 
+@pytest.mark.ci
 def test_a_real_run_is_resumed(tmp_path, capsys, conf):
     begun = [f"--conf={conf}", "--gin_param=TrainerConfig.num_iterations=1"]
     root_dir = tmp_path / "runs" / "seed_3"

@@ -87,6 +87,7 @@ def table(tmp_path: Path) -> list[dict]:
     return list(csv.DictReader(text.splitlines()))
 
 
+@pytest.mark.ci
 def test_grid_tries_all_and_a_failure_stops_nothing(tmp_path, search, capsys):
     flags = [GAMMAS, "--method=grid", "--seeds=0-1", "--jobs=3"]
     assert search(*flags) == 0
@@ -108,6 +109,7 @@ def test_grid_tries_all_and_a_failure_stops_nothing(tmp_path, search, capsys):
     assert "with another minimize: False, now True" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_another_curve_is_minimized(tmp_path, search, capsys):
     flags = [LR, "--num_trials=5", "--metric=other", "--minimize"]
     assert search(*flags) == 0
@@ -131,6 +133,7 @@ def test_a_metric_that_ends_with_nan_is_no_score(tmp_path, search):
     assert "its last shaky is no finite number" in trial["message"]
 
 
+@pytest.mark.ci
 def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, search, capsys):
     slow = "--search=PPOAlgorithm.gamma = choice(0.9, 0.1, 0.11)"
     flags = [slow, "--method=grid", "--jobs=2"]
@@ -167,6 +170,7 @@ def test_a_sweep_has_its_directory_for_itself(tmp_path, search, capsys):
     assert len(saved(tmp_path)) == 1
 
 
+@pytest.mark.ci
 def test_trials_that_other_processes_train_are_tried_again(
     tmp_path, search, monkeypatch
 ):

@@ -216,6 +216,7 @@ def test_without_lag_workers_act_with_the_newest_parameters(make):
     assert all(made == known for made, known in seen_versions(algorithm, 20))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("max_lag", [slow(1), 3])
 def test_the_policy_lag_is_bounded(make, max_lag):
     algorithm = on_policy(make, max_policy_lag=max_lag, num_unroll_workers=3)
@@ -293,6 +294,7 @@ def test_every_environment_of_a_worker_explores_as_much_as_it_shall(make):
 # Taking what is there
 
 
+@pytest.mark.ci
 def test_takes_what_is_there_and_trains_meanwhile(make):
     algorithm = make(unroll_length=0, max_unroll_length=3, unroll_step_interval=0.5)
     sizes = [0]
@@ -305,6 +307,7 @@ def test_takes_what_is_there_and_trains_meanwhile(make):
     assert (taken == 0).sum() > 50
 
 
+@pytest.mark.ci
 def test_samples_per_insert_holds_the_ratio_whoever_is_faster(make):
     for interval in (0.0, 0.005):
         algorithm = make(
@@ -384,6 +387,7 @@ def test_a_fault_is_an_error_that_names_the_worker(tmp_path, mode, error, text):
 
 
 # Less than a second is less than the time between two looks at the workers.
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("mode", "timeout"), [("hang", 0.5), slow("spin", 1.5), ("stop", 1.5)]
 )
@@ -437,6 +441,7 @@ class KillsWorkers(Hook):
             self.num_killed += 1
 
 
+@pytest.mark.ci
 def test_survives_workers_killed_at_any_moment(tmp_path):
     hook = KillsWorkers(every=6)
     trainer = make_trainer(
@@ -502,6 +507,7 @@ def test_close_may_be_called_again_and_while_the_queue_is_full(make):
 # Resume
 
 
+@pytest.mark.ci
 def test_a_run_is_continued_with_new_workers(tmp_path):
     fields = {"checkpoint_replay_buffer": True}
     first = make_trainer(tmp_path, num_iterations=20, **fields).train()

@@ -61,6 +61,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.ci
 def test_the_results_the_best_policy_and_the_training_are_the_same(make_trainer):
     notes, states, bests = [], [], []
     for name in ("sync", "async"):
@@ -93,6 +94,7 @@ def test_the_results_the_best_policy_and_the_training_are_the_same(make_trainer)
     assert not is_alive(other.pid)
 
 
+@pytest.mark.ci
 def test_what_a_curriculum_changes_of_acting_is_evaluated_so():
     level = {"algorithm.predict_epsilon": 1.0}
     returns = []
@@ -192,6 +194,7 @@ class Kills(Notes):
             process.join(10)
 
 
+@pytest.mark.ci
 def test_a_process_that_is_killed_is_replaced_and_its_evaluation_repeated(
     train, caplog
 ):
@@ -250,6 +253,7 @@ def make_hanging_evaluation(*, seed: int, num_parallel_environments=None):
     return Hangs([lambda i: (2, 1.0)])
 
 
+@pytest.mark.ci
 def test_one_that_hangs_is_killed_and_shows_where_it_was(train):
     config = {"async_eval": True, "worker_timeout_seconds": 1.0, **EVALUATE}
     with pytest.raises(WorkerError, match=r"(?s)no step .* for 1 s.*in step"):
@@ -272,6 +276,7 @@ def make_busy_evaluation(*, seed: int, num_parallel_environments=None):
     return Busy([lambda i: (4, 1.0)])
 
 
+@pytest.mark.ci
 def test_one_that_was_stopped_together_with_the_run_goes_on(train):
     class IsStopped(Notes):
         def after_iter(self, training) -> None:
@@ -307,6 +312,7 @@ class WithoutFirst(Hook):
         training.run.last_eval_iteration = 0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("iteration", "then"), [(2, "repeats it"), (3, "does not repeat it")]
 )
@@ -328,6 +334,7 @@ def test_none_begins_after_a_signal(train, caplog):
     assert not [r.message for r in caplog.records if "evaluation of" in r.message]
 
 
+@pytest.mark.ci
 def test_the_final_one_that_a_signal_loses_is_repeated(train, caplog, monkeypatch):
     wait = RunEvaluations.wait
 
@@ -347,6 +354,7 @@ def test_the_final_one_that_a_signal_loses_is_repeated(train, caplog, monkeypatc
     assert train(**{**config, "num_eval_episodes": 4}).evaluation.iterations == 3
 
 
+@pytest.mark.ci
 def test_a_signal_does_not_wait_for_it(train, monkeypatch):
     pids, close = [], RunEvaluations.close
 

@@ -136,6 +136,7 @@ def test_held_out_steps_are_none_of_the_runs_own(data):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.ci
 def test_held_out_targets_are_bounded_by_returns_as_those_of_training(data):
     for name in ("train/a", "a"):
         with np.load(data / f"{name}.npz") as episode:
@@ -231,6 +232,7 @@ def test_a_metric_of_another_shape_is_refused(data):
         trainer.train()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("ctor", [BcAlgorithm, Td3BcAlgorithm])
 def test_evaluating_changes_nothing(data, ctor):
     settings = {"algorithm_ctor": ctor}

@@ -130,6 +130,7 @@ def test_what_was_saved_are_the_steps_so_far(tmp_path):
         assert torch.equal(steps.time_step.observation, expected)
 
 
+@pytest.mark.ci
 def test_saving_changes_nothing_of_the_run(tmp_path):
     with_hook = train(tmp_path / "a", ReplaySaver(interval=1)).algorithm.state_dict()
     without = train(tmp_path / "b").algorithm.state_dict()

@@ -110,6 +110,7 @@ def ppo(*args, **kwargs):
     return PPOAlgorithm(*args, optimizer=Adam(lr=1e-3), **kwargs)
 
 
+@pytest.mark.ci
 def test_a_resumed_run_plays_the_same_levels(make_trainer, tmp_path, caplog):
     settings = {
         "algorithm_ctor": ppo,
@@ -137,6 +138,7 @@ def test_a_resumed_run_plays_the_same_levels(make_trainer, tmp_path, caplog):
         hook.load_state_dict(hooks[0].state_dict())
 
 
+@pytest.mark.ci
 def test_what_is_trained_in_the_mirror_is_no_episode_of_a_level(train):
     class Counts(LevelReplay):
         num_ends = 0
@@ -163,6 +165,7 @@ def test_what_is_trained_in_the_mirror_is_no_episode_of_a_level(train):
     assert hook._num_episodes == hook.num_ends > 0
 
 
+@pytest.mark.ci
 def test_levels_of_an_agent_are_scored_by_the_advantages_of_its_rl_algorithm(train):
     def agent(*specs, **kwargs):
         reward = functools.partial(RndReward, optimizer=Adam(lr=1e-3))

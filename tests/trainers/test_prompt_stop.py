@@ -45,6 +45,7 @@ def create(path: Path, *, seed: int):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "numbers",
     [(signal.SIGHUP,), (signal.SIGINT, signal.SIGINT)],

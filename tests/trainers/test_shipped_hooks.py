@@ -177,6 +177,7 @@ def test_settings_of_other_batches():
             env.set_attribute("width", 1)
 
 
+@pytest.mark.ci
 def test_levels_are_climbed_and_a_resumed_run_goes_on_exactly(make_trainer):
     config = {"create_env": ladders, "num_iterations": 12, "num_checkpoints": 12}
     hook = climb()

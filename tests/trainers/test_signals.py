@@ -67,6 +67,7 @@ def test_second_signal_breaks_off_what_waits(numbers):
         assert stop.num_broken_off == 1
 
 
+@pytest.mark.ci
 def test_updates_and_saving_are_not_broken_off_at_once(monkeypatch):
     monkeypatch.setattr(signals, "_UPDATE_SECONDS", 0.5)
     with handled() as stop:
@@ -260,6 +261,7 @@ DEADLOCK = (
 )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("hang", "is_starting"),
     [

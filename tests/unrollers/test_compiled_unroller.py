@@ -86,6 +86,7 @@ def assert_close(one, other):
         )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("acts_in_graph", [True, False])
 def test_it_collects_the_same(acts_in_graph):
     assert_same_unrolls(*pair("torch/CartPole", acts_in_graph))
@@ -101,18 +102,21 @@ def test_a_recurrent_policy_forgets_where_an_episode_begins(acts_in_graph):
     assert_same_unrolls(*pair("torch/CartPole", acts_in_graph, arguments=arguments))
 
 
+@pytest.mark.ci
 def test_data_transformers_see_every_step():
     assert_same_unrolls(
         *pair("torch/Pendulum", data_transformer_ctor=ObservationNormalizer)
     )
 
 
+@pytest.mark.ci
 def test_without_bootstrap_row():
     assert_same_unrolls(
         *pair("torch/Pendulum", algorithm=SacAlgorithm), bootstrap=False
     )
 
 
+@pytest.mark.ci
 def test_other_actions_than_the_policys_are_taken_without_it():
     torch.compiler.reset()
     algorithm = build("torch/Pendulum")
@@ -138,6 +142,7 @@ def test_other_actions_than_the_policys_are_taken_without_it():
     assert (after.experience.action != 0.25).all()
 
 
+@pytest.mark.ci
 def test_a_setting_of_the_environment_may_change_between_unrolls():
     both = pair("torch/Pendulum")
     assert_same_unrolls(*both, number=1)
@@ -162,6 +167,7 @@ def test_it_is_resumed_where_it_was():
     assert_close(expected, resumed.unroll(6, bootstrap=True).experience)
 
 
+@pytest.mark.ci
 def test_one_graph_without_a_break():
     torch.compiler.reset()
     algorithm = build("torch/PointMass")

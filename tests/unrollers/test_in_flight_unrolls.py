@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,6 +183,7 @@ class _Trainer:
 seeds = st.integers(0, 2**31)
 
 
+@pytest.mark.ci
 @settings(max_examples=100)
 @given(
     seed=seeds,

@@ -158,6 +158,7 @@ def run(script: str, *arguments: str) -> list[int]:
     return [int(line) for line in result.stdout.splitlines()]
 
 
+@pytest.mark.ci
 def test_what_is_killed_while_it_saves_leaves_complete_checkpoints(tmp_path: Path):
     script = EVERY_POINT + RANDOM_TIMES + WHILE_WRITING
     num_points, survived, different = run(script, str(tmp_path), "25")

@@ -267,6 +267,7 @@ def test_a_list_that_contains_itself_ends(tmp_path):
     assert list(checkpointer.load().state["algorithm"]) == ["a"]
 
 
+@pytest.mark.ci
 def test_gigabytes_that_a_few_bytes_declare_are_refused_before_they_are_taken(tmp_path):
     save(tmp_path, 1)
     content = saved_bytes({"weight": torch.zeros(1).expand(750, 1_000_000)})  # 3 GB

@@ -218,6 +218,7 @@ def test_flush_brings_everything_to_the_file_in_whole_records(tmp_path):
     assert points(tmp_path)["x"] == [*((i, i) for i in range(50)), (50, -1.0)]
 
 
+@pytest.mark.ci
 def test_import_is_lazy_and_what_was_flushed_survives_a_kill(tmp_path):
     code = f"""
         import os, signal, sys

@@ -96,6 +96,7 @@ def trained(name, device, num_iterations=6, **settings):
 QUICK = ["SAC, schedules", "PPO, both limits of KL", "TD3", "DQN"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES],
@@ -131,6 +132,7 @@ BEGINNING_ANEW = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     ["TD3", pytest.param("SAC, part of an agent", marks=pytest.mark.slow)],
@@ -168,6 +170,7 @@ def let_weights_decay(algorithm):
         group["weight_decay"] = 0.5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "change",
     [

@@ -24,6 +24,7 @@ OF_ANOTHER_ORDER = ["diayn_point", "rainbow_lunar_lander"]
 _TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:.* outside of its bounds")
 @pytest.mark.parametrize(
     "name",

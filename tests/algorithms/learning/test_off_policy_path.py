@@ -156,6 +156,7 @@ class Prioritising(Rememberer):
         return 1.0 + 2.0 * batch_info.env_ids
 
 
+@pytest.mark.ci
 def test_prioritised_windows_are_drawn_more_often_and_weigh_less():
     algorithm = make(Prioritising, priority_replay=True)
     collect_once(algorithm, 130)

@@ -94,6 +94,7 @@ CASES = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", CASES)
 def test_nobody_waits_but_the_environment_for_its_actions(name, device):
     algorithm = CASES[name](device.name)
@@ -140,6 +141,7 @@ def test_it_learns_the_same_as_on_the_cpu(name, device):
         torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", ["DQN, priorities", pytest.param("R2D2", marks=pytest.mark.slow)]
 )
@@ -157,6 +159,7 @@ def test_it_learns_the_same_as_by_priorities_on_the_host(name, device):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.ci
 def test_stopped_updates_change_nothing_at_all(device):
     encoder = functools.partial(EncodingNetwork, batch_norm=True)
     results = []

@@ -263,6 +263,7 @@ def two_ranks(_launcher: Launcher) -> list[dict[str, Any]]:
     return on_ranks(_launcher, all_on_two_ranks, 2)
 
 
+@pytest.mark.ci
 def test_two_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it(two_ranks):
     check_cases([of_rank["cases"] for of_rank in two_ranks])
 

@@ -130,6 +130,7 @@ def make(cls, options, settings):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", CASES)
 def test_whole_sequences_equal_one_step_after_the_other(case, monkeypatch):
     parts, memory, settings = CASES[case]

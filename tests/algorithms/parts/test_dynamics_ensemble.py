@@ -118,6 +118,7 @@ def test_a_step_draws_from_the_member_of_each_particle():
         torch.testing.assert_close(goes_on[p], expected)
 
 
+@pytest.mark.ci
 def test_it_learns_means_deviations_and_ends_of_a_noisy_system():
     ensemble = _ensemble(num_members=3, layers=(32,))
     torch.manual_seed(2)

@@ -132,6 +132,7 @@ def test_a_conf_masks_the_actor_of_an_algorithm_that_knows_no_masks():
     assert ((policy.probs == 0) == (observation["mask"] == 0)).all()
 
 
+@pytest.mark.ci
 def test_a_compiled_actor_is_masked():
     masked = masked_policy()
     compiled = torch.compile(masked, fullgraph=True, backend="eager")

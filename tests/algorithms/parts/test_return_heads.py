@@ -127,6 +127,7 @@ def test_quantile_huber_by_hand():
     assert quantile_huber(torch.zeros(1), torch.tensor([3.0])).item() == 1.25
 
 
+@pytest.mark.ci
 def test_quantile_regression_finds_the_quantiles():
     targets = torch.arange(100.0).unsqueeze(0) / 100
     quantiles = torch.zeros(1, 4, requires_grad=True)

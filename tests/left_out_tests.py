@@ -1,6 +1,6 @@
-"""``--skipped-before``: only the tests that the last whole run has skipped.
+"""``--left-out``: only the tests of CI, and those that the last whole run has skipped.
 
-Most of them want a package that was not there. Once it is installed, they need not be
+Most of these want a package that was not there. Once it is installed, they need not be
 run together with all the others again. Hooks of pytest, imported by ``conftest``.
 """
 
@@ -14,9 +14,10 @@ _skipped: set[str] = set()  # tests and, where nothing could be collected, files
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--skipped-before",
+        "--left-out",
         action="store_true",
-        help="run only the tests that the last run without this option skipped",
+        help="run only the tests marked ci, and those that the last run without this "
+        "option skipped; with -m 'not slow and not gpu'",
     )
 
 
@@ -33,7 +34,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     is_worker = hasattr(config, "workerinput")
-    is_part = config.getoption("--skipped-before") or config.getoption("lf", False)
+    is_part = config.getoption("--left-out") or config.getoption("lf", False)
     if not (is_worker or is_part) and getattr(config, "cache", None) is not None:
         config.cache.set(_KEY, sorted(_skipped))
 
@@ -41,12 +42,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    if not config.getoption("--skipped-before") or config.cache is None:
+    if not config.getoption("--left-out") or config.cache is None:
         return
     wanted = set(config.cache.get(_KEY, []))
     chosen, others = [], []
     for item in items:
-        is_wanted = item.nodeid in wanted or item.nodeid.split("::")[0] in wanted
+        is_wanted = (
+            item.get_closest_marker("ci") is not None
+            or item.nodeid in wanted
+            or item.nodeid.split("::")[0] in wanted
+        )
         (chosen if is_wanted else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = chosen
