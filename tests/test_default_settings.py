@@ -194,6 +194,7 @@ def test_three_lines_train_as_the_conf_of_cart_pole_does(tmp_path, conf, algorit
     assert all(map(torch.equal, *trained))
 
 
+@pytest.mark.ci
 def test_what_is_bound_beats_what_is_declared(tmp_path):
     config = read(
         "CartPole-v1",

@@ -151,6 +151,7 @@ def test_a_weight_of_its_reward_holds_with_nothing_else_in_it():
 # Its parts
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("algorithm", SETTINGS)
 def test_every_part_is_trained_by_its_own_optimizer(algorithm):
     agent = trained(

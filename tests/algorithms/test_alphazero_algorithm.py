@@ -99,6 +99,7 @@ def test_the_target_is_the_result_of_the_game_for_who_moves():
     np.testing.assert_allclose(cut.value[0, :4], [9, -9, 9, -9], atol=1e-6)
 
 
+@pytest.mark.ci
 def test_the_same_seed_gives_the_same_network():
     runs = []
     for _ in range(2):

@@ -126,6 +126,7 @@ def test_no_target_is_below_what_is_known_to_have_followed(n):
     assert torch.equal(transition.episode_return, returns.episode_returns[:, :2])
 
 
+@pytest.mark.ci
 def test_a_reward_far_away_is_learnt_from_the_first_episode_that_finds_it():
     first_values = []
     for bounds in (False, True):

@@ -189,6 +189,7 @@ def trained_parameters(root_dir):
     return torch.cat([p.detach().flatten() for p in algorithm.parameters()])
 
 
+@pytest.mark.ci
 def test_the_loss_in_numpy_sees_the_same(tmp_path):
     fast = trained_parameters(tmp_path / "fast")
     with without_twins():

@@ -153,6 +153,7 @@ def test_the_stored_steps_are_part_of_a_checkpoint():
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.ci
 def test_learns_what_the_observation_asks_for():
     algorithm, make = build()
     for _ in range(30):
@@ -161,6 +162,7 @@ def test_learns_what_the_observation_asks_for():
     assert result.mean > 0.9
 
 
+@pytest.mark.ci
 def test_as_a_part_of_nothing_else_it_is_itself_bit_for_bit():
     runs = []
     for parts in (None, {}):

@@ -86,6 +86,7 @@ def test_a_row_predicts_the_step_that_its_action_led_to():
     assert valid_steps(steps.step_type).shape == info.target.shape[:2]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "algorithm", [pytest.param(PPOAlgorithm, marks=pytest.mark.slow), SacAlgorithm]
 )

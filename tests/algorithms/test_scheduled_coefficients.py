@@ -150,6 +150,7 @@ def test_a_schedule_that_stays_is_the_number_to_the_bit(name):
     assert torch.equal(train(name, **scheduled), constant(name))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "coefficient"), [(name, c) for name in CASES for c in CASES[name][4]]
 )

@@ -172,6 +172,7 @@ def test_evaluation_takes_the_better_of_the_two_and_keeps_it():
     assert 0 < repeated(drawn, step).sum() < len(expected)
 
 
+@pytest.mark.ci
 def test_what_acts_is_built_for_evaluation_and_loaded(tmp_path):
     path = tmp_path / "short.gin"
     path.write_text(

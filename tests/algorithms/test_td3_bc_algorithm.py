@@ -105,6 +105,7 @@ def bandit() -> TimeStep:
     )
 
 
+@pytest.mark.ci
 def test_a_small_weight_stays_with_the_data_and_a_large_one_leaves_for_higher_values():
     greedy = {}
     for alpha in (0.0, 100.0):

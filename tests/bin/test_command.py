@@ -167,6 +167,7 @@ def test_all_commands_are_offered_at_first():
     assert "--conf=" in completion.candidates("alf_lite train --conf=x --")
 
 
+@pytest.mark.ci
 def test_bash_completes_by_the_script(tmp_path):
     """In bash itself, which splits words at =."""
     if shutil.which("bash") is None:

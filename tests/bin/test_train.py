@@ -96,6 +96,7 @@ def test_missing_conf_lists_those_that_come_with_the_library(capsys):
     assert "  ppo_cart_pole\n" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_divergence_is_exit_code_5_and_keeps_the_last_good_checkpoint(
     conf, tmp_path, capsys
 ):

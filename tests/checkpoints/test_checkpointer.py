@@ -459,6 +459,7 @@ def test_full_disk_says_so_and_leaves_the_old_checkpoint(directory, monkeypatch)
     assert names(directory) == {"ckpt-2"}
 
 
+@pytest.mark.ci
 def test_error_at_every_point_of_saving_keeps_a_loadable_checkpoint(
     directory, monkeypatch
 ):

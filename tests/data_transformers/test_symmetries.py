@@ -324,6 +324,7 @@ def asymmetry(algorithm) -> float:
     return float((probs[0] - probs[1].flip(-1)).abs().mean())
 
 
+@pytest.mark.ci
 def test_it_trains_twice_as_many_steps_and_the_policy_becomes_symmetric():
     plain, mirrored = on_policy(), on_policy(symmetries=[CART_POLE])
     for _ in range(12):

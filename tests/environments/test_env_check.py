@@ -151,6 +151,7 @@ def test_a_function_that_returns_one_object_again_and_again_is_a_problem():
     assert "is the same GoodEnv object as environment 0" in problems_of(lambda: env)
 
 
+@pytest.mark.ci
 def test_what_may_be_meant_is_a_warning():
     outside = check_env(Outside, seconds=0.0)
     assert outside.is_usable

@@ -70,6 +70,7 @@ def text_of(words: np.ndarray) -> str:
     return text
 
 
+@pytest.mark.ci
 def test_the_default_networks_of_ppo_do_what_the_mission_says():
     wrapper = functools.partial(MiniGridObservation, max_mission_words=6)
     env = create_environment(

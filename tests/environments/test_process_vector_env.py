@@ -162,10 +162,12 @@ def test_an_environment_that_ends_its_program_is_an_error():
     assert "exited with code 0 in the middle of a call" in fails(failing("exit"))
 
 
+@pytest.mark.ci
 def test_a_killed_process_is_named_with_its_signal():
     assert "was killed by SIGKILL" in fails(failing("kill"))
 
 
+@pytest.mark.ci
 def test_a_crash_shows_the_python_stack():
     message = fails(failing("segmentation_fault"))
     assert "was killed by SIGSEGV" in message
@@ -192,6 +194,7 @@ def test_a_stopped_process_is_killed():
     assert "no answer for 1 s" in fails(impatient(failing("stop")))
 
 
+@pytest.mark.ci
 def test_a_process_killed_from_outside_is_noticed_at_the_next_step():
     env = failing("", 0)
     env.reset()
@@ -199,6 +202,7 @@ def test_a_process_killed_from_outside_is_noticed_at_the_next_step():
     assert "SIGKILL" in fails(env)
 
 
+@pytest.mark.ci
 def test_contradictions_to_the_space_need_no_traceback():
     message = fails(failing("short_observation"))
     assert "observation: expected float32 of shape (4,)" in message
@@ -206,12 +210,14 @@ def test_contradictions_to_the_space_need_no_traceback():
     assert "Traceback" not in message
 
 
+@pytest.mark.ci
 def test_a_reset_that_fails_says_reset():
     assert "reset() at step 0 raised RuntimeError" in fails(
         failing("raise", 0, where="reset")
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("mode", "others", "timeout", "message"),
     [
@@ -228,6 +234,7 @@ def test_a_constructor_that_fails_is_one_prompt_error(mode, others, timeout, mes
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.ci
 def test_environments_that_disagree_are_named():
     with pytest.raises(EnvError, match="environment 1 has Box"):
         ProcessVectorEnv([FaultEnv, CountingEnv])
@@ -238,6 +245,7 @@ def test_things_that_cannot_be_sent_are_refused_before_any_process_starts():
         ProcessVectorEnv([lambda: FaultEnv()])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "mode", ["close_hangs", pytest.param("close_raises", marks=pytest.mark.slow)]
 )

@@ -39,6 +39,7 @@ def test_it_is_stepped(package, env_name):
         assert torch.isfinite(time_step.reward).all()
 
 
+@pytest.mark.ci
 def test_a_mini_grid_is_seen_as_zeros_and_ones():
     pytest.importorskip("minigrid")
     create = functools.partial(

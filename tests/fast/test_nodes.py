@@ -148,6 +148,7 @@ def test_numpy_is_left_alone_where_it_cannot_be_used():
     assert asked == [False]
 
 
+@pytest.mark.ci
 def test_a_graph_for_any_batch_is_not_asked_for_its_size():
     class Doubles(torch.nn.Module):
         def forward(self, x):

@@ -11,6 +11,7 @@ QUICK = ("ac_cart_pole", "dqn_cart_pole", "ppo_cart_pole", "sac_pendulum")
 STORED = stored()
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "conf",

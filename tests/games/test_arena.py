@@ -48,6 +48,7 @@ def test_the_same_player_twice_has_two_names():
     assert round_robin(TicTacToe(), players).names == ("random#1", "random#2")
 
 
+@pytest.mark.ci
 def test_the_program(tmp_path, capsys):
     file = tmp_path / "payoff.json"
     code = program.main(["random", "perfect", "--games=40", f"--output={file}"])

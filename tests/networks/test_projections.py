@@ -216,6 +216,7 @@ def test_a_mixture_keeps_two_answers():
     assert found >= 0.8  # with one peak 0.5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "kind", ["truncated_normal", pytest.param("cauchy", marks=pytest.mark.slow)]
 )

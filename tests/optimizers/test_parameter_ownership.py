@@ -174,6 +174,7 @@ def test_two_optimizers_for_the_same_modules_are_an_error():
 paths = st.lists(st.sampled_from("abc"), min_size=0, max_size=3).map(".".join)
 
 
+@pytest.mark.ci
 @settings(max_examples=100)
 @given(
     st.sets(paths.filter(bool), min_size=1, max_size=8),

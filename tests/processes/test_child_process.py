@@ -157,6 +157,7 @@ def test_a_death_is_noticed_at_once_whoever_else_is_waited_for(group, request_, 
     assert error.value.child is children.children[1]
 
 
+@pytest.mark.ci
 def test_children_that_end_with_their_server_say_so_and_others_take_their_place(group):
     children = group("a")
     os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)

@@ -160,6 +160,7 @@ def mappings() -> list[str]:
     return [line for line in lines if "alf_lite" in line and "memfd" in line]
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
 def test_the_memory_has_no_name_and_nothing_is_left_behind():
     gc.collect()

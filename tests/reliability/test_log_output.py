@@ -44,6 +44,7 @@ def test_a_log_on_a_full_disk(launcher, conf, tmp_path, where):
     assert newest_step(tmp_path / "run") == 10
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("output_lines", "error_lines"),
     [

@@ -43,6 +43,7 @@ IN_THE_WAY = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "names",
     [
@@ -75,6 +76,7 @@ def test_nothing_is_written_through_what_lies_in_the_way(
     assert newest_step(root_dir) == (50 if code == 0 else 40)
 
 
+@pytest.mark.ci
 def test_event_files_of_others_stay_as_they_are(launcher, conf, killed, tmp_path):
     root_dir, victim = tmp_path / "run", tmp_path / "victim"
     shutil.copytree(killed(launcher, conf), root_dir)
@@ -92,6 +94,7 @@ def test_event_files_of_others_stay_as_they_are(launcher, conf, killed, tmp_path
     assert copied.read_bytes() == content * 2
 
 
+@pytest.mark.ci
 def test_a_linked_directory_of_summaries_keeps_what_is_there(
     launcher, conf, killed, tmp_path
 ):

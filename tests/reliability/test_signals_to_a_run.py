@@ -54,6 +54,7 @@ def test_a_signal_saves_and_ends_with_its_exit_code(launcher, conf, tmp_path, nu
     check_saved(run)
 
 
+@pytest.mark.ci
 def test_a_checkpoint_is_written_when_asked_for_and_stacks_are_shown(
     launcher, conf, tmp_path
 ):
@@ -75,6 +76,7 @@ def test_a_checkpoint_is_written_when_asked_for_and_stacks_are_shown(
     assert newest_step(run.root_dir) > first
 
 
+@pytest.mark.ci
 def test_a_signal_while_it_starts_is_no_traceback(launcher, conf, tmp_path):
     rng = random.Random(0)
     for number, exit_code in STOPPING.items():

@@ -366,6 +366,7 @@ def test_steps_are_trained_on_so_often_and_no_more():
     assert set(counts.values()) == {1}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("updates_per_draw", [None, 1, 3])
 @pytest.mark.parametrize("priority_replay", [False, True])
 @pytest.mark.parametrize("max_use", [1, 3])
@@ -459,6 +460,7 @@ def test_what_a_new_beginning_cuts_off_is_marked_as_an_end():
     assert steps.discount[:, 2].tolist() == [1, 1]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("most_at_once", [1, 3, 1000])  # that workers can hold
 @pytest.mark.parametrize("samples_per_insert", [0.5, 4.0, 40.0])
 def test_samples_per_insert_is_kept_whatever_the_workers_deliver(

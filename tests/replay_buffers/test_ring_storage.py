@@ -71,6 +71,7 @@ OPERATIONS = st.one_of(
 )
 
 
+@pytest.mark.ci
 @WAYS
 @settings(max_examples=60)
 @given(

@@ -160,6 +160,7 @@ def test_steps_that_are_not_stored_have_no_episode():
 CHUNK = st.lists(st.sampled_from([F, M, L]), min_size=1, max_size=9)
 
 
+@pytest.mark.ci
 @settings(max_examples=100)
 @given(
     max_length=st.integers(1, 7),

@@ -283,6 +283,7 @@ def test_wrong_arrays_of_a_buffer_are_refused(run, tmp_path, name, byte):
         ReplayFile(path)
 
 
+@pytest.mark.ci
 def test_wrong_open_episodes_are_one_error_or_begin_anew(run):
     trainer, loaded = run
     training = loaded.state["training"]

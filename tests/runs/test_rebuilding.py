@@ -142,6 +142,7 @@ def test_a_setting_that_was_given_in_python_is_written_down(tmp_path):
     assert run(train.main, f"--root_dir={tmp_path}", longer) == 0
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("algorithm", "env_name", "settings"),
     [
@@ -304,6 +305,7 @@ def test_a_program_loads_what_it_defines_itself(start, tmp_path, caplog, is_file
         assert actions(alf_lite.load_policy(tmp_path / "run")) == actions(algorithm)
 
 
+@pytest.mark.ci
 def test_another_program_imports_a_script_that_only_defines(start, tmp_path, caplog):
     root_dir = tmp_path / "run"
     algorithm = start("one_file", GUARDED).train(root_dir)
@@ -319,6 +321,7 @@ def test_another_program_imports_a_script_that_only_defines(start, tmp_path, cap
     assert script == str(tmp_path / "one_file.py")
 
 
+@pytest.mark.ci
 def test_what_a_config_leaves_out_is_as_the_run_says(start, tmp_path):
     """Otherwise it would be another policy with the same parameters."""
     main, root_dir = start("one_file", GUARDED), tmp_path / "run"

@@ -130,6 +130,7 @@ def test_long_episodes_end_under_many_checkpoints(train):
     assert result.average_return < 0  # of the two that have ended
 
 
+@pytest.mark.ci
 def test_half_a_run_extended_equals_the_whole_run(train, tmp_path):
     train("whole", num_iterations=8, num_checkpoints=4)
     train("halves", num_iterations=4, num_checkpoints=3)
@@ -138,6 +139,7 @@ def test_half_a_run_extended_equals_the_whole_run(train, tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "halves")
 
 
+@pytest.mark.ci
 def test_length_in_env_steps_resumes_exactly_too(train, tmp_path):
     config = {"num_iterations": 0, "num_env_steps": 75, "num_checkpoints": 5}
     train("straight", **config)

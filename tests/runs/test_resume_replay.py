@@ -105,6 +105,7 @@ def test_a_run_killed_late_goes_on_learning(
         assert "replay_buffer.safetensors" in after.mapped_files
 
 
+@pytest.mark.ci
 def test_a_run_that_has_not_begun_to_learn_begins_anew(train, tmp_path, caplog):
     killed(train, at=2, checkpoint_replay_buffer=False)
     drawn = []
@@ -131,6 +132,7 @@ def test_what_is_lost_again_is_said_again(train, caplog):
     assert "32 stored steps are lost" in line
 
 
+@pytest.mark.ci
 def test_a_large_buffer_is_left_out_and_that_is_said_once(train, tmp_path, caplog):
     # A step takes 36 bytes.
     train(**SETTINGS, checkpoint_replay_buffer_gb=5e-6)

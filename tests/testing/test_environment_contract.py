@@ -147,6 +147,7 @@ def failures(env_class):
     return failed
 
 
+@pytest.mark.ci
 def test_a_good_environment_passes():
     assert failures(Good) == set()
 

@@ -56,6 +56,7 @@ def test_who_goes_straight_always_arrives():
     assert -3.2 < mean_return < -2.8
 
 
+@pytest.mark.ci
 def test_chance_does_not_get_there():
     generator = np.random.default_rng(0)
     mean_return, success = run(lambda o: generator.uniform(-1, 1, 3), 1000)

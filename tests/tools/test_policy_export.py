@@ -22,6 +22,7 @@ from alf_lite.tools import policy_export
 from tests.source_code import ROOT
 
 
+@pytest.mark.ci
 def test_file_for_torch_and_its_specs(trained, tmp_path, capsys):
     out = tmp_path / "policy"
     flags = ["--format=torch", "--num_steps=20", "--checkpoint=best"]

@@ -310,6 +310,7 @@ def test_what_has_no_graph_is_named(tmp_path):
             compared(policy, env, tmp_path / "policy.pt2")
 
 
+@pytest.mark.ci
 def test_policy_that_reads_more_than_observations_differs(tmp_path):
     policy, env = Kind("BcAlgorithm").build()
     policy.__class__ = _RewardReader

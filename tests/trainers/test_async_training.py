@@ -106,6 +106,7 @@ def stored_steps(algorithm) -> list:
 # The same data as in this process
 
 
+@pytest.mark.ci
 def test_every_environment_is_stored_in_the_order_of_time(make):
     algorithm = make(env_fn(num_parallel_environments=3), num_unroll_workers=2)
     for _ in range(30):
@@ -147,6 +148,7 @@ def test_metrics_count_every_step_once(make):
     assert results["AverageEpisodeLength"] == 10
 
 
+@pytest.mark.ci
 def test_the_run_ends_at_num_env_steps_and_leaves_no_process(tmp_path):
     begin = time.monotonic()
     result = make_trainer(tmp_path, num_iterations=0, num_env_steps=100).train()
@@ -414,6 +416,7 @@ def test_a_fault_in_the_constructor_is_not_tried_again(tmp_path):
     assert not children()
 
 
+@pytest.mark.ci
 def test_workers_are_replaced_as_often_as_is_allowed(tmp_path, caplog):
     create_env = env_fn("raise", at_step=12)  # every instance once
     trainer = make_trainer(

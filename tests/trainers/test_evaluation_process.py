@@ -158,6 +158,7 @@ class LetsGo(Notes):
             self._path.touch()
 
 
+@pytest.mark.ci
 def test_training_goes_on_and_what_is_due_meanwhile_is_left_out(
     train, tmp_path, caplog
 ):

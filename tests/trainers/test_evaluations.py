@@ -254,6 +254,7 @@ def test_the_same_every_time(data):
     assert evaluator.evaluate() == evaluator.evaluate()
 
 
+@pytest.mark.ci
 def test_the_part_of_an_actor_that_is_updated_seldom_is_there_every_time(data):
     notes = Scripted()
     ctor = functools.partial(Td3BcAlgorithm, actor_update_period=2)

@@ -51,6 +51,7 @@ def test_the_best_model_by_another_number(train, tmp_path, scripted, lower, step
     assert result.best_score == (-1.0 if lower else 5.0)
 
 
+@pytest.mark.ci
 def test_a_resumed_run_compares_one_number(train, scripted, caplog):
     scripted(*range(20))
     config = {**EVALUATE, "num_iterations": 4}

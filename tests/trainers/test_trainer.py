@@ -145,6 +145,7 @@ def test_threads_that_are_left_when_all_is_closed_are_looked_for(train, monkeypa
     assert at_end[0] > 0
 
 
+@pytest.mark.ci
 def test_same_seed_same_parameters_and_another_seed_others(make_trainer):
     def parameters(root, seed):
         trainer = make_trainer(root, random_seed=seed)
@@ -156,6 +157,7 @@ def test_same_seed_same_parameters_and_another_seed_others(make_trainer):
     assert not torch.equal(parameters("c", 2), first)
 
 
+@pytest.mark.ci
 def test_chosen_seed_is_recorded_and_kept_on_resume(train, tmp_path):
     train(random_seed=None)
     run_file = tmp_path / "run" / "run.json"
@@ -424,6 +426,7 @@ def fail(training) -> None:
     raise ZeroDivisionError
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("place", ["before_iter", "after_iter", "after_eval"])
 def test_exception_of_a_hook_saves_the_last_whole_iteration(train, tmp_path, place):
     class Fails(Hook):

@@ -133,6 +133,7 @@ def _publish_until_told_to_stop(descriptor, connection):
     connection.send(store.version)
 
 
+@pytest.mark.ci
 def test_no_reader_ever_sees_tensors_of_two_versions():
     reader = ParameterStore(SPECS)
     descriptor = reader.create()

@@ -205,6 +205,7 @@ def test_identities_between_the_returns(arrays):
         assert torch.all(advantage[~valid.expand_as(advantage)] == 0)
 
 
+@pytest.mark.ci
 @bounded
 @given(sequences())
 def test_batch_major_and_single_sequences_give_the_same_numbers(arrays):

@@ -129,6 +129,7 @@ def test_what_waits_is_counted(device):
         ones.numpy()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["PPO", "PPO, normalizers", "TD3"])
 def test_it_learns_the_same_as_on_the_cpu(name, device):
     results = []

@@ -107,6 +107,7 @@ def test_a_search_wins_and_blocks(select):
     assert searched([0, 0, 0, -1, -1, 0, 1, 0, 0], 200, select).action == 5
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("select", "game", "simulations"),
     [
