@@ -69,7 +69,7 @@ EFFECTS = (
     Effect(
         "max_worker_restarts worker_timeout_seconds",
         lambda async_unroll, async_eval: async_unroll or async_eval,
-        "async_unroll is False: set async_unroll = True",
+        "async_unroll and async_eval are False: set one of them",
     ),
     Effect(
         "ray_address ray_cpus_per_worker",

@@ -73,8 +73,6 @@ def test_what_goes_together(fields):
         ("unroll_parameter_update_period", 2),
         ("max_policy_lag", 0),
         ("samples_per_insert", 4.0),
-        ("max_worker_restarts", 0),
-        ("worker_timeout_seconds", 10.0),
     ],
 )
 def test_a_setting_of_workers_without_workers_says_how_to_get_them(name, value):
@@ -84,6 +82,17 @@ def test_a_setting_of_workers_without_workers_says_how_to_get_them(name, value):
         f"leave {name} out"
     ) in message
     assert message.count("async_unroll") == 2  # and no other conflict
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_worker_restarts", 0), ("worker_timeout_seconds", 10.0)]
+)
+def test_a_setting_of_all_processes_names_both_kinds(name, value):
+    assert config(evaluate=True, async_eval=True, **{name: value})
+    assert (
+        f"{name} is {value!r}, but async_unroll and async_eval are False: set one of "
+        f"them or leave {name} out"
+    ) in problem_with(**{name: value})
 
 
 @pytest.mark.parametrize(
