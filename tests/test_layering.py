@@ -158,6 +158,7 @@ def test_there_is_no_import_cycle():
     assert import_cycle(modules) == []
 
 
+@pytest.mark.ci
 def test_extras_are_imported_where_they_are_used():
     assert eager_extras(parse_package()) == []
 

@@ -323,6 +323,7 @@ def test_the_model_learns_which_action_is_rewarded():
     assert of_first.mean().item() == pytest.approx(floor.item(), abs=0.08)
 
 
+@pytest.mark.ci
 @slow_but_for("test_learns_a_value_that_depends_on_the_observation")
 class TestDiscreteActions(OffPolicyLearningContract):
     features = Feature.DISCRETE_ACTIONS
@@ -347,6 +348,7 @@ class TestDiscreteActions(OffPolicyLearningContract):
         return algorithm._model.value(observation)
 
 
+@pytest.mark.ci
 @slow_but_for("test_learns_continuous_actions")
 class TestSampledActions(TestDiscreteActions):
     features = Feature.CONTINUOUS_ACTIONS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from alf_lite.bin import train
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
@@ -36,6 +38,7 @@ def test_evaluations_and_play_have_environments_of_their_own(tmp_path, conf, cap
     assert "3 iterations" in capfd.readouterr().out
 
 
+@pytest.mark.ci
 def test_another_process_uses_them_too(tmp_path, conf, capfd):
     arguments = [f"--conf={conf}", f"--root_dir={tmp_path}", "--strict_config"]
     params = [EVALUATION, "TrainerConfig.num_iterations = 2"]

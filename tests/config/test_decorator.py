@@ -179,6 +179,7 @@ def test_nothing_that_runs_once_per_step_is_configurable():
     assert costly == []
 
 
+@pytest.mark.ci
 def test_programs_define_no_configurables():
     """A program is __main__ and, when imported, a second module of another name."""
     defined = [

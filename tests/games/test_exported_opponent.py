@@ -16,6 +16,8 @@ from alf_lite.games.policy_opponents import ExportedOpponent, PolicyOpponent
 from alf_lite.policies.exported_policy import ExportedPolicy
 from alf_lite.tools.arena import players_of
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -49,7 +51,6 @@ def positions(number=64):
     return game, state, game.moves(state).argmax(1)
 
 
-@pytest.mark.ci
 def test_it_plays_as_the_policy_of_its_run(folder):
     game, state, seats = positions()
     opponent = ExportedOpponent(str(folder / "greedy"))

@@ -18,6 +18,8 @@ from tests.reliability.disturbance import environ
 from tests.reliability.trainer_process import newest_step
 from tests.trainers.run_comparison import assert_same_run, differences
 
+pytestmark = pytest.mark.ci
+
 NEWEST, OLDER = 40, 35
 MANIFEST = "manifest.json"
 
@@ -146,7 +148,6 @@ def check_all(
     return len(names) * len(damages), failures
 
 
-@pytest.mark.ci
 def test_wrong_content_of_any_file_is_found_and_the_older_checkpoint_taken(
     launcher, conf, killed, tmp_path
 ):
@@ -164,7 +165,6 @@ def test_every_one_of_many_flipped_bits_is_found(launcher, conf, killed, tmp_pat
     assert tried >= 1500
 
 
-@pytest.mark.ci
 def test_what_is_no_file_is_neither_followed_nor_waited_for(
     launcher, conf, killed, tmp_path
 ):
@@ -200,7 +200,6 @@ def test_what_is_in_the_place_of_a_checkpoint_is_left_alone(
     assert sorted(path.name for path in other.iterdir()) == before
 
 
-@pytest.mark.ci
 def test_a_run_goes_on_from_the_older_checkpoint_and_ends_as_if_nothing_was(
     launcher, straight, conf, killed, tmp_path
 ):

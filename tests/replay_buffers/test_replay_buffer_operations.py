@@ -303,6 +303,8 @@ class OtherKinds(ReplayBufferMachine):
     )
 
 
+pytestmark = pytest.mark.ci
+
 EXAMPLES = settings(max_examples=50, stateful_step_count=25)
 TestPriorities = ReplayBufferMachine.TestCase
 TestPriorities.settings = EXAMPLES

@@ -39,6 +39,8 @@ from tests.rank_processes import on_ranks
 from tests.reliability.trainer_process import Launcher
 from tests.trainers.run_comparison import differences
 
+pytestmark = pytest.mark.ci
+
 NUM_ENVIRONMENTS = 4
 
 
@@ -270,7 +272,6 @@ def found(_launcher: Launcher, root: Path) -> list[dict[str, Any]]:
     return on_ranks(_launcher, runs_of_a_rank, 2, root)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["ppo", "dqn"])
 def test_counters_and_metrics_are_those_of_the_whole_run(found, kind):
     first, second = found[0][kind], found[1][kind]
@@ -448,7 +449,6 @@ def said(_launcher: Launcher, root: Path) -> tuple[list[str], str, list[str]]:
     return of_first
 
 
-@pytest.mark.ci
 def test_what_cannot_be_divided_or_differs_is_refused(said):
     size, config, environments = said[0]
     assert "TrainerConfig.mini_batch_size is 7" in size

@@ -47,6 +47,8 @@ from tests.rank_processes import on_ranks
 from tests.reliability.trainer_process import Launcher
 from tests.replayed_steps import BOX, CHOICE, LAST, OBSERVATION, batch_of, windows
 
+pytestmark = pytest.mark.ci
+
 UNIT = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)
 NUM_ROWS = 12
 
@@ -263,7 +265,6 @@ def two_ranks(_launcher: Launcher) -> list[dict[str, Any]]:
     return on_ranks(_launcher, all_on_two_ranks, 2)
 
 
-@pytest.mark.ci
 def test_two_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it(two_ranks):
     check_cases([of_rank["cases"] for of_rank in two_ranks])
 
