@@ -32,7 +32,7 @@ def compiled(function: Loop, signature: str) -> Loop | None:
     """
     if not has_compiler():
         return None
-    import numba  # takes a quarter of a second, and most runs need none
+    import numba  # takes a quarter of a second, and not every run needs it
 
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
     try:
