@@ -47,7 +47,7 @@ from alf_lite.distributions.action_masks import RecordedActions
 from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_positive, check_unused
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
@@ -123,9 +123,10 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
         self._build_networks()
         self._recorded = RecordedActions(self.action_spec, self._mask, action_margin)
         set_coefficients(self, _temperature=temperature, _max_weight=max_weight)
-        # Without continuous parts, the expectation is exact.
-        has_vector = self._actions.vector_size > 0
-        self._num_action_samples = num_action_samples if has_vector else 1
+        if not self._actions.vector_size:
+            reason = "without continuous actions, the expectation is exact"
+            check_unused(type(self), reason, num_action_samples=num_action_samples)
+        self._num_action_samples = num_action_samples
 
     @takes_whole_sequences
     def train_step(

@@ -60,7 +60,12 @@ from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.networks.batch_norm import trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.utils.checks import check_choice, check_left_out, check_positive
+from alf_lite.utils.checks import (
+    check_choice,
+    check_left_out,
+    check_positive,
+    check_unused,
+)
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
@@ -139,6 +144,13 @@ class CqlAlgorithm(SacAlgorithm):
         )
         super().__init__(*specs, use_entropy_reward=backup == "soft", **kwargs)
         set_coefficients(self, _cql_temperature=cql_temperature)
+        if not self._actions.vector_size:
+            check_unused(
+                type(self),
+                "no part of the action is continuous",
+                num_sampled_actions=num_sampled_actions,
+                importance_weighted=importance_weighted,
+            )
         self._num_sampled_actions = num_sampled_actions
         self._importance_weighted = importance_weighted
         self._backup_kind = backup

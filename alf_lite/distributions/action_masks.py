@@ -23,7 +23,7 @@ from alf_lite.tensor_specs import (
     TensorSpec,
     is_binary,
 )
-from alf_lite.utils.checks import check_left_out
+from alf_lite.utils.checks import check_left_out, check_unused
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 Nest = Any
@@ -309,20 +309,28 @@ class RecordedActions:
     Args:
         action_spec: nest of specs.
         mask: of the actions.
-        margin: how far from their bounds continuous actions are kept, as a part of half
-            of their range; 0 for none.
+        action_margin: how far from their bounds continuous actions are kept, as a part
+            of half of their range; 0 for none.
 
     Raises:
+        ConfigError: if there is a margin, but no continuous action.
         ValueError: if the margin does not lie in [0, 1).
     """
 
     def __init__(
-        self, action_spec: NestedTensorSpec, mask: ActionMask, margin: float = 1e-3
+        self,
+        action_spec: NestedTensorSpec,
+        mask: ActionMask,
+        action_margin: float = 1e-3,
     ) -> None:
-        if not 0 <= margin < 1:
-            raise ValueError(f"action_margin must lie in [0, 1), got {margin}")
+        if not 0 <= action_margin < 1:
+            raise ValueError(f"action_margin must lie in [0, 1), got {action_margin}")
+        specs = nest.flatten(action_spec)
+        if not any(spec.is_continuous for spec in specs):
+            reason = "no part of the action is continuous"
+            check_unused(RecordedActions, reason, action_margin=action_margin)
         self._mask = mask
-        self._bounds = [_bounds(spec, margin) for spec in nest.flatten(action_spec)]
+        self._bounds = [_bounds(spec, action_margin) for spec in specs]
 
     def clip(self, action: Nest) -> Nest:
         """The same actions [..., *shape] between their bounds, the margin kept.

@@ -28,6 +28,7 @@ from alf_lite.utils.ranks import ranks
 _logger = logging.getLogger(__name__)
 
 _MAX_ENVIRONMENTS = 100_000
+_TIMEOUT_SECONDS = 300.0
 
 VectorizationMode = Literal["sync", "async", "native", "envpool", "auto"]
 
@@ -52,7 +53,7 @@ def create_environment(
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
     env_info_keys: Sequence[str] | Mapping[str, Sequence[int]] = (),
     env_ctor: Callable[[], Any] | None = None,
-    env_timeout_seconds: float = 300.0,
+    env_timeout_seconds: float = _TIMEOUT_SECONDS,
     env_retries: int = 0,
     env_retry_type: Literal["reset", "renew"] = "reset",
     render_mode: str | None = None,
@@ -213,6 +214,7 @@ def _check_arguments(arguments: Mapping[str, Any], num_environments: Any) -> Non
     limit = arguments["max_episode_steps"]
     modes, is_native = get_args(VectorizationMode), mode in ("native", "envpool")
     retry_types = ("reset", "renew") if _is_count(retries, 1) else ("reset",)
+    timeout = arguments["env_timeout_seconds"]
     # (is broken, text): the first one counts.
     rules = (
         (not arguments["env_name"] and env_ctor is None, "set env_name or env_ctor"),
@@ -252,6 +254,11 @@ def _check_arguments(arguments: Mapping[str, Any], num_environments: Any) -> Non
             _is_count(retries, 1) and mode not in ("sync", "auto"),
             "env_retries is for environments in this process, vectorization_mode="
             f"'sync', not for {mode!r}: leave one of them out",
+        ),
+        (
+            timeout != _TIMEOUT_SECONDS and mode != "async",
+            "env_timeout_seconds is for environments in processes, vectorization_mode="
+            f"'async', not for {mode!r}: leave it out, got {timeout!r}",
         ),
         (
             limit is not None and not _is_count(limit, 0),

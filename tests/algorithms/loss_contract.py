@@ -82,6 +82,10 @@ _MEMORY_SIZE = (8,)
 MEMORY = functools.partial(GRUEncodingNetwork, hidden_size=_MEMORY_SIZE)
 
 
+# Options that are refused where no part of the action is continuous
+OF_CONTINUOUS = {"action_margin", "num_sampled_actions"}
+
+
 class Terms(NamedTuple):
     """What the equations say of one step."""
 
@@ -164,6 +168,8 @@ class Row(NamedTuple):
                 arguments["reward_weights"] = WEIGHTS
         if self.n != (1,):
             arguments["n_step"] = case.n
+        if case.action in ("choice", "pair"):
+            arguments = {k: v for k, v in arguments.items() if k not in OF_CONTINUOUS}
         arguments |= more
         arguments = {k: v for k, v in arguments.items() if v is not None}
         torch.manual_seed(0)

@@ -28,7 +28,7 @@ from alf_lite.checkpoints.data import load_module_state
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
 from alf_lite.distributions import functions as distributions
-from alf_lite.errors import CheckpointError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from tests.algorithms.loss_contract import (
     ACTIONS,
@@ -262,6 +262,21 @@ def test_a_coefficient_out_of_range_is_refused_by_its_name(name, option, value):
     words = option.removeprefix("rollout_").replace("epsilon_greedy", "epsilon")
     with pytest.raises(ValueError, match=words):
         row.build(usual(row), **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        *[(name, "action_margin", 0.1) for name in ("IQL", "AWAC", "BC")],
+        ("AWAC", "num_action_samples", 4),
+        ("CQL", "num_sampled_actions", 4),
+        ("CQL", "importance_weighted", False),
+    ],
+)
+def test_an_option_of_continuous_actions_is_refused_without_them(name, option, value):
+    case = usual(ROWS[name])._replace(action="choice")
+    with pytest.raises(ConfigError, match=f"{option} has no effect: .*continuous"):
+        ROWS[name].build(case, **{option: value})
 
 
 @pytest.mark.parametrize("name", ["CQL", "CQL-DQN", "TD3+BC"])

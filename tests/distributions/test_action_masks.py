@@ -388,12 +388,12 @@ def recorded(action_spec, **kwargs) -> RecordedActions:
 
 def test_continuous_actions_keep_a_margin_from_their_bounds():
     action = torch.tensor([[[-1.0, 12.0], [0.5, 5.0]]])  # [B, T, 2]
-    clipped = recorded(RECORDED_BOX, margin=0.1).clip(action)
+    clipped = recorded(RECORDED_BOX, action_margin=0.1).clip(action)
     torch.testing.assert_close(
         clipped, torch.tensor([[[-0.9, 9.5], [0.5, 5.0]]]), atol=1e-6, rtol=0
     )
     assert torch.equal(
-        recorded(RECORDED_BOX, margin=0).clip(action),
+        recorded(RECORDED_BOX, action_margin=0).clip(action),
         torch.tensor([[[-1.0, 10.0], [0.5, 5.0]]]),
     )
 
@@ -474,4 +474,4 @@ def test_what_the_mask_rules_out_has_no_gradient():
 @pytest.mark.parametrize("margin", [-0.1, 1.0])
 def test_a_margin_that_leaves_nothing_is_an_error(margin):
     with pytest.raises(ValueError, match=r"action_margin must lie in \[0, 1\)"):
-        recorded(RECORDED_BOX, margin=margin)
+        recorded(RECORDED_BOX, action_margin=margin)

@@ -223,6 +223,10 @@ def test_a_batch_of_another_size_than_asked_for_is_refused():
             r"wrappers must be a list of classes or functions, .*got \[",
         ),
         ({"env_name": "CartPole-v1", "env_info_keys": "step"}, "Did you mean"),
+        (
+            {"env_name": "CartPole-v1", "env_timeout_seconds": 60.0},
+            "='async', not for 'sync': leave it out, got 60.0",
+        ),
     ],
 )
 def test_arguments_that_cannot_be_used_are_explained(kwargs, message):
