@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import enum
+import functools
 import inspect
 import sys
 from collections.abc import Mapping
@@ -64,6 +65,14 @@ class Binding:
 
 def operative_text() -> str:
     """What calls used so far, as gin writes it, in names that can be read anywhere."""
+    with gin_config._OPERATIVE_CONFIG_LOCK:
+        used = repr(gin_config._OPERATIVE_CONFIG)
+    return _operative_text(used, len(gin_config._IMPORTS), configurables.count())
+
+
+@functools.lru_cache(maxsize=1)
+def _operative_text(used: str, num_imports: int, num_known: int) -> str:
+    """The same while nothing else is used or known: gin needs milliseconds for it."""
     registry = gin_config._REGISTRY
     registry.minimal_selector = configurables.short_name
     try:

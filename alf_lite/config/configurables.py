@@ -55,6 +55,11 @@ def short_name(selector: str) -> str:
     return next((n for n in names if matches(n) == [selector]), selector)
 
 
+def count() -> int:
+    """How many are registered."""
+    return len(gin_config._REGISTRY)
+
+
 def imported_by_name(name: str) -> Callable[..., Any] | None:
     """What was registered because a conf refers to it by this name."""
     return _imported.get(name)

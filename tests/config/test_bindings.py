@@ -6,7 +6,7 @@ import gin
 import pytest
 
 from alf_lite.config import bindings as config_bindings
-from alf_lite.config import configurable
+from alf_lite.config import configurable, configurables
 from alf_lite.config.bindings import MACRO, BindingKey
 
 
@@ -80,3 +80,24 @@ def test_what_another_process_used_counts_as_used_here():
 def test_use_of_what_only_the_other_process_knows_is_left_out():
     config_bindings.import_use({("", "elsewhere.Lamp"): {"colour": "red"}})
     assert "elsewhere" not in gin.operative_config_str()
+
+
+def test_the_text_of_what_was_used_follows_what_is_used_and_known():
+    def text_after(value):
+        gin.bind_parameter("Lamp.colour", value)
+        Lamp()
+        text = config_bindings.operative_text()
+        assert text == config_bindings.operative_text()
+        return text
+
+    assert "\nLamp.colour = 'white'" in text_after("white")
+    assert "\nLamp.colour = 'blue'" in text_after("blue")
+    with gin.config_scope("a"):
+        assert "\na/Lamp.colour = 'red'" in text_after("red")
+    name = f"other.{__name__}.Lamp"
+    gin.external_configurable(lambda: None, name)
+    try:
+        text = config_bindings.operative_text()
+    finally:
+        configurables.forget(name)
+    assert f"\n{__name__}.Lamp.colour = 'blue'" in text
