@@ -21,6 +21,7 @@ from tests.left_out_tests import (  # noqa: F401 - hooks
     pytest_addoption,
     pytest_collection_modifyitems,
     pytest_collectreport,
+    pytest_ignore_collect,
     pytest_runtest_logreport,
     pytest_sessionfinish,
 )

@@ -6,6 +6,8 @@ run together with all the others again. Hooks of pytest, imported by ``conftest`
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 _KEY = "alf_lite/skipped"
@@ -37,6 +39,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     is_part = config.getoption("--left-out") or config.getoption("lf", False)
     if not (is_worker or is_part) and getattr(config, "cache", None) is not None:
         config.cache.set(_KEY, sorted(_skipped))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spares the import of files without any of these."""
+    is_file = collection_path.match("test_*.py")
+    if not (is_file and config.getoption("--left-out")) or config.cache is None:
+        return None
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    files = {test.split("::")[0] for test in config.cache.get(_KEY, [])}
+    is_left_out = name in files or "mark.ci" in collection_path.read_text()
+    return None if is_left_out else True
 
 
 def pytest_collection_modifyitems(
