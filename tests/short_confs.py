@@ -52,7 +52,7 @@ COLLECTED = [
 SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
 # Of confs with the result of a game for a target, or windows as long.
 GAMES = ["TrainerConfig.unroll_length = 16"]
-# Of confs that plan with the sizes of papers, and of those with long plans.
+# Of confs that plan with the sizes of papers, that search, and of those with long plans.
 SMALL_PLANS = [
     "Mppi.num_samples = 32",
     "Mppi.num_elites = 4",
@@ -60,6 +60,7 @@ SMALL_PLANS = [
     "Tdmpc2Algorithm.fc_layer_params = (16,)",
     "Tdmpc2Algorithm.latent_size = 16",
 ]
+SMALL_SEARCHES = ["TreeSearch.num_simulations = 4"]
 SHORT_PLANS = ["MbrlAlgorithm.horizon = 3"]
 # Of confs with a thousand environments.
 FEW_ENVIRONMENTS = ["create_environment.num_parallel_environments = 8"]
@@ -98,6 +99,8 @@ def shortened(conf: Path, folder: Path, num_iterations: int) -> list[str]:
         bindings += SEQUENCES[1:]
     bindings += GAMES * bool(re.search("@(AlphaZero|Muzero)Algorithm", text))
     bindings += SMALL_PLANS * ("num_samples = 512" in text)
+    bindings += SMALL_SEARCHES * ("TreeSearch" in text)
+    bindings += [f"predict/{line}" for line in SMALL_SEARCHES if "predict/Tree" in text]
     bindings += SHORT_PLANS * ("@MbrlAlgorithm" in text)
     bindings += FEW_ENVIRONMENTS * ("num_parallel_environments = 1024" in text)
     if "@FoldedEnvironment" in text:  # a game has three rows
