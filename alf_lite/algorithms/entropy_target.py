@@ -357,11 +357,14 @@ def _targets(
             nest.assert_same_structure(action_spec, target_entropy)
         except ValueError as error:
             raise ConfigError(
-                f"{name}: target_entropy must be one number or a nest like the action: "
+                f"{name}: target_entropy must be a number, a scheduler (points of one "
+                "as LinearScheduler(points)), or a nest of these like the action: "
                 f"{error}"
             ) from error
         targets = nest.flatten(target_entropy)
     numbers = [h for h in targets if not isinstance(h, Scheduler)]
     if not all(isinstance(h, int | float) and math.isfinite(h) for h in numbers):
-        raise ConfigError(f"{name}: target_entropy must be numbers, got {targets}")
+        raise ConfigError(
+            f"{name}: target_entropy must be numbers or schedulers, got {targets}"
+        )
     return [h if isinstance(h, Scheduler) else float(h) for h in targets]

@@ -160,9 +160,10 @@ def test_numbers_that_do_not_fit_each_other_are_refused(settings, message):
     ("spec", "given", "message"),
     [
         ({"arm": TensorSpec((2,))}, None, r"EntropyTarget: action\.arm is unbounded"),
-        ({"a": CHOICE}, {"b": 1.0}, "a nest like the action"),
-        (CHOICE, "much", "a nest like the action|must be numbers"),
+        ({"a": CHOICE}, {"b": 1.0}, "a nest of these like the action"),
+        (CHOICE, "much", "must be numbers or schedulers"),
         (CHOICE, math.nan, "must be numbers"),
+        (CHOICE, [(0.0, 0.9), (1.0, 0.1)], r"a scheduler .* LinearScheduler\(points\)"),
         ([3], None, "expected a TensorSpec, got int"),
     ],
 )
