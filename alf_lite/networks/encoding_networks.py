@@ -121,7 +121,11 @@ class EncodingNetwork(EncoderNetwork):
             conv_activation=ImageEncoder in kinds,
             embedding_size=CategoryEncoder in kinds,
             combiner=len(specs) > 1 or callable(combiner),
+            body=bool(fc_layer_params),
         )
+        # One that is bound serves other encoders, too.
+        if not fc_layer_params and not bindings.value_in_force(type(self), "body"):
+            check_unused(type(self), "fc_layer_params is ()", body=body)
         sizes = {
             nest.leaf_name("observation", path): encoder.output_size
             for (path, _), encoder in zip(specs, encoders, strict=True)

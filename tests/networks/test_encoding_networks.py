@@ -1,3 +1,4 @@
+import functools
 from typing import NamedTuple
 
 import gin
@@ -7,9 +8,10 @@ import torch
 from alf_lite import nest
 from alf_lite.config import files as config_files
 from alf_lite.errors import ConfigError
+from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
-from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 
@@ -146,6 +148,28 @@ def test_what_no_encoder_has_a_use_for_is_told_as_unused(binding, with_use):
         else:
             assert "nothing that was built has a use for it" in told[0]
     assert not config_files.unused_bindings()
+
+
+def test_a_body_without_layers_to_take_the_place_of_is_none():
+    vector, image = TensorSpec((4,)), TensorSpec((12, 12, 1))
+    without_layers = functools.partial(EncodingNetwork, fc_layer_params=())
+    for spec in (vector, image):
+        for network, *more, options in (
+            (EncodingNetwork, {"fc_layer_params": ()}),
+            (ValueNetwork, {"fc_layer_params": ()}),
+            (QNetwork, [3], {"encoding_network_ctor": without_layers}),
+        ):
+            with pytest.raises(ConfigError, match="body has no effect: fc_layer"):
+                network(spec, *more, body="simba", **options)
+        with pytest.raises(ConfigError, match="body has no effect: fc_layer"):
+            body = functools.partial(EncodingNetwork, body="simba")
+            CriticNetwork(spec, 2, encoding_network_ctor=body)
+    for with_layers in (False, True):
+        with config_files.own_config():
+            config_files.parse_config_text("EncodingNetwork.body = 'simba'")
+            CriticNetwork(vector, 2)
+            LSTMEncodingNetwork(vector, fc_layer_params=(8,) * with_layers)
+            assert len(config_files.unused_bindings()) == (not with_layers)
 
 
 def test_a_use_in_another_scope_is_none():
