@@ -454,7 +454,8 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
                 et al. 2022, arXiv:2205.07802); None: never.
             weight_projection: "hidden" keeps weights and bias of each unit of hidden
                 layers at length 1, "all" the weights of outputs, too, "all_and_gains"
-                also how long gains are, see :class:`WeightProjection`; None: all free.
+                also how long gains are, see :class:`WeightProjection`; convolutions and
+                recurrent cells are free. None: all are.
             **kwargs: see :class:`OffPolicyActorCriticAlgorithm`.
 
         Raises:

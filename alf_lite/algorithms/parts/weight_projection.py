@@ -30,10 +30,12 @@ class WeightProjection:
     a factor; that of an output is free.
 
     Args:
-        projected: "hidden": of hidden layers; "all": of the outputs, too;
-            "all_and_gains": and the gains and biases of a normalization of d features
-            have the length √d together, at which they start (FlashSAC).
-        networks: whose linear layers are meant.
+        projected: "hidden": of the hidden layers of perceptrons and bodies; "all": of
+            all linear layers, such as the outputs; "all_and_gains": and the gains and
+            biases of a normalization of d features have the length √d together, at
+            which they start (FlashSAC).
+        networks: whose linear layers are meant. Convolutions and recurrent cells stay
+            free.
 
     Raises:
         ConfigError: if they have none of that.
