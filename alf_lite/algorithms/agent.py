@@ -149,6 +149,8 @@ class Agent(Composition):
             None if self._is_eval else intrinsic_reward_weights,
             has_two_values=has_two_values,
         )
+        if (rewards or self._rewards.changes_reward) and not self._is_eval:
+            _check_uses_rewards(self._name, rl)
         parts = [*before, *rewards]
         self._compose(rl, parts, after, changes_steps=self._rewards.changes_reward)
         if before and self.on_policy:
@@ -250,6 +252,15 @@ def _check_two_values(owner: str, has_rewards: bool, has_reward_weights: bool) -
             f"{owner}.reward_weights is given, but with intrinsic_gamma the reward of "
             "the environment has only one dimension. Leave it out; intrinsic rewards "
             "have intrinsic_reward_weights"
+        )
+
+
+def _check_uses_rewards(owner: str, rl: RLAlgorithm) -> None:
+    if not rl.rl_algorithm.uses_rewards:
+        raise ConfigError(
+            f"{owner}: {rl.name} looks at no reward of a step, as imitation and plans "
+            "by a reward_fn do not: intrinsic_rewards and extrinsic_reward_weight have "
+            "no effect. Leave them out, or use another rl_algorithm_ctor."
         )
 
 

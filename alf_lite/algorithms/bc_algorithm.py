@@ -70,6 +70,8 @@ class BcAlgorithm(RLAlgorithm):
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=1e-3
     )
 
+    uses_rewards = False
+
     _entropy_regularization = Coefficient()
 
     def __init__(

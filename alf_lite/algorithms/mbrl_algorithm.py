@@ -78,7 +78,8 @@ class MbrlAlgorithm(PlanningAlgorithm):
         trajectory_sampling: whether a particle has another member at every step,
             ``"ts1"``, or one for the whole plan, ``"ts_infinity"``.
         reward_fn: of observations, actions and next observations [R, ...], as specs and
-            data transformers have them, rewards [R]; None: the model's.
+            data transformers have them, rewards [R]; None: the model's. It takes the
+            place of all rewards, also those that an :class:`Agent` adds.
         **kwargs: see :class:`PlanningAlgorithm`.
 
     Raises:
@@ -117,6 +118,7 @@ class MbrlAlgorithm(PlanningAlgorithm):
         check_windows(self._config, 1, "to the next step")
         self._vectors = vectors
         self._sampling, self._reward_fn = trajectory_sampling, reward_fn
+        self.uses_rewards = reward_fn is None
         self._model = model_ctor(vectors.size, self._actions.vector_size)
         self._num_particles = num_particles
         if num_particles < 1 or num_particles % self._model.num_members:

@@ -49,6 +49,9 @@ class RLContract(Algorithm):
     # Off-policy: whether BatchInfo.episode_returns are wanted
     uses_episode_returns: bool = False
 
+    # Whether the rewards of the steps make a difference to what it learns
+    uses_rewards: bool = True
+
     # Whether its targets are right where the environment has_negative_discounts
     takes_negative_discounts: bool = False
 
@@ -299,10 +302,8 @@ class RLContract(Algorithm):
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action [B, ...], for ``TrainerConfig.initial_random_policy``."""
-        batch_size, device = inputs.reward.shape[:1], inputs.reward.device
-        return nest.map_structure(
-            lambda spec: spec.sample(batch_size).to(device), self._action_spec
-        )
+        size, device = inputs.reward.shape[:1], inputs.reward.device
+        return nest.map_structure(lambda s: s.sample(size).to(device), self.action_spec)
 
     def random_step(
         self, inputs: TimeStep, state: Nest, rollout_step: Callable[..., AlgStep]
@@ -353,9 +354,8 @@ class RLContract(Algorithm):
             return ()
         if not isinstance(td_error, Tensor):
             td_error = td_error()
-        return sequence_priority(
-            td_error, valid_steps(step_type), self._max_priority_weight
-        )
+        valid = valid_steps(step_type)
+        return sequence_priority(td_error, valid, self._max_priority_weight)
 
     def priority_of_new_steps(self, experience: Experience) -> Tensor:
         """What new windows are drawn by until they are trained, [B].

@@ -10,6 +10,7 @@ import torch
 import alf_lite
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.agent import Agent
+from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.composition import Composition
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
@@ -601,6 +602,14 @@ ERRORS = [
     (
         {**TWO_VALUES, "rl_algorithm_ctor": DqnAlgorithm},
         r"DqnAlgorithm sums all rewards with one γ .*on-policy actor-critic",
+    ),
+    (
+        {"intrinsic_rewards": NO_PARAMETERS, "rl_algorithm_ctor": BcAlgorithm},
+        r"BcAlgorithm looks at no reward of a step, .*: intrinsic_rewards",
+    ),
+    (
+        {"extrinsic_reward_weight": 0.5, "rl_algorithm_ctor": BcAlgorithm},
+        r"BcAlgorithm looks at no reward .* and extrinsic_reward_weight have no effect",
     ),
     (
         {**TWO_VALUES, "rl_algorithm_ctor": ImpalaAlgorithm},

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from alf_lite import nest
+from alf_lite.algorithms.agent import Agent
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.mbrl_algorithm import Chance, MbrlAlgorithm
 from alf_lite.algorithms.parts.dynamics_ensemble import DynamicsEnsemble
@@ -284,6 +285,19 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(ValueError, match=r"reward_fn: expected rewards \[48\]"):
         wrong = mbrl(reward_fn=lambda observation, action, following: action)
         wrong.predict_step(steps(1), wrong.get_initial_predict_state(1))
+
+
+def test_a_reward_fn_and_rewards_of_an_agent_are_refused_together():
+    def agent(reward_fn):
+        def ctor(*_, **kwargs):
+            return mbrl(reward_fn=reward_fn, **kwargs)
+
+        weights = {"extrinsic_reward_weight": 0.5}
+        return Agent(OBSERVATION, ACTION, rl_algorithm_ctor=ctor, **weights)
+
+    assert agent(None)
+    with pytest.raises(ConfigError, match="plans by a reward_fn"):
+        agent(reward_of)
 
 
 def test_a_model_that_gives_nan_is_said():
