@@ -235,8 +235,11 @@ class Composition(RLAlgorithm):
     @property
     def _is_left_alone(self) -> bool:
         """Whether all is still the RL algorithm's."""
+        # torch.compile does not get over a break of its graph that has seen vars(self).
+        if not self._is_alone:
+            return False
         own = vars(self)
-        return self._is_alone and all(own[n] is ask for n, ask in self._left.items())
+        return all(own[n] is ask for n, ask in self._left.items())
 
     # What others may ask
 

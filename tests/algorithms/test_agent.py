@@ -747,6 +747,35 @@ def test_an_agent_of_several_parts_is_compiled():
     torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-5)
 
 
+class BreaksTheGraph(Bias):
+    def train_step(self, inputs, state, rollout_info):
+        torch._dynamo.graph_break()
+        return super().train_step(inputs, state, rollout_info)
+
+
+@pytest.mark.ci
+def test_a_part_may_break_the_compiled_graph():
+    agent = trained(
+        PPOAlgorithm,
+        Agent,
+        1,
+        {"unroll_length": 2},
+        rl_algorithm_ctor=PPOAlgorithm,
+        intrinsic_rewards={"x": BreaksTheGraph},
+    )
+
+    def infos(algorithm, x):
+        before = algorithm._before
+        return {n: algorithm._named[n].train_step((), (), x).info for n in before}
+
+    def quick_loss_and_infos(algorithm, x):
+        return algorithm.quick_loss(()), infos(algorithm, x)
+
+    x = torch.ones(2)
+    found = torch.compile(quick_loss_and_infos, backend="eager")(agent, x)
+    torch.testing.assert_close(found, (None, infos(agent, x)))
+
+
 def test_a_rate_by_the_kl_needs_an_optimizer_of_its_own_before_anything_runs():
     env = create_environment("CartPole-v1", 2)
     ctor = functools.partial(PPOAlgorithm, desired_kl=0.01)
