@@ -52,7 +52,7 @@ COLLECTED = [
 SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
 # Of confs with the result of a game for a target, or windows as long.
 GAMES = ["TrainerConfig.unroll_length = 16"]
-# Of confs that plan with the sizes of papers, that search, and of those with long plans.
+# Of confs that plan with the sizes of papers, that search, or have long plans.
 SMALL_PLANS = [
     "Mppi.num_samples = 32",
     "Mppi.num_elites = 4",
