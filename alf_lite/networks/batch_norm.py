@@ -203,10 +203,13 @@ class BatchNorm(LinearMap):
             )
         share = self._share_of_rows(x)
         # Torch's ``var_mean`` of columns takes 20 times as long as these.
-        mean = x.mean(rows, keepdim=True) if share is None else share @ x
+        mean = x.mean(rows, keepdim=True) if share is None else _weighted(share, x)
         centered = x - mean  # of a mean [1, size] or [n, 1, size]
         square = centered.square()
-        variance = square.mean(rows, keepdim=True) if share is None else share @ square
+        if share is None:
+            variance = square.mean(rows, keepdim=True)
+        else:
+            variance = _weighted(share, square)
         if not is_ensemble:
             variance, mean = variance.flatten(), mean.flatten()
         scale = (variance + self._epsilon).rsqrt()
@@ -247,6 +250,13 @@ class BatchNorm(LinearMap):
 
     def extra_repr(self) -> str:
         return " x ".join(str(n) for n in self.weight.shape if n != 1)
+
+
+def _weighted(share: Tensor, x: Tensor) -> Tensor:
+    """Sums over rows: of [1, B] and [(n,) B, size]."""
+    if torch.is_autocast_enabled(x.device.type):  # it would round a product
+        return (share.mT * x).sum(-2, keepdim=True)
+    return share @ x
 
 
 def normalizes_by_batch(module: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from alf_lite.networks.batch_norm import BatchNorm, trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.layers import mlp
-from alf_lite.networks.lean_layers import hidden_layers_in
+from alf_lite.networks.lean_layers import apply_hidden, hidden_layers_in
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 VECTOR = TensorSpec((4,))
@@ -225,6 +225,18 @@ def test_rows_without_a_loss_are_no_part_of_the_statistics(num_members):
 class Doubling(BatchNorm):
     def forward(self, x):
         return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("num_members", [None, 3])
+def test_statistics_of_rows_with_a_loss_are_exact_in_bfloat16(num_members):
+    torch.manual_seed(0)
+    layer = BatchNorm(4, num_members)
+    x, valid = torch.randn(60, 4) + 100, torch.rand(60) < 0.5
+    with hidden_layers_in(torch.bfloat16), trained_rows(valid):
+        y = apply_hidden(layer, x)
+    assert y.dtype == torch.float32
+    assert torch.allclose(layer.running_mean / 0.01, x[valid].mean(0), atol=1e-2)
+    assert (y[..., valid, :].mean(-2).abs() < 1e-3).all()
 
 
 def test_a_layer_of_ones_own_is_asked_for_the_first_critic_alone():
