@@ -12,6 +12,7 @@ from alf_lite.errors import ConfigError, EnvError, did_you_mean
 from alf_lite.policies.evaluator import EvalResult
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.utils import summary
+from alf_lite.utils.checks import check_unused
 from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
@@ -208,6 +209,9 @@ class Curriculum(Hook):
         self.level = 0
         self._num_episodes_before = 0  # those of earlier levels
         self._of_evaluations = score.startswith("eval/")
+        if self._of_evaluations:
+            reason = "a score of evaluations is looked at after each of them"
+            check_unused(Curriculum, reason, interval=interval)
         self._evaluated: dict[str, float] = {}  # by the first rank, in this iteration
 
     def before_episodes(self, training: Training) -> None:

@@ -141,6 +141,8 @@ def test_nonsense_is_refused():
         Curriculum([{}, {}], [1.0, 2.0])
     with pytest.raises(ValueError, match=r"gravity must begin with 'env.'"):
         Curriculum([{"gravity": 1}], [])
+    with pytest.raises(ConfigError, match=r"^interval has no effect: a score of eval"):
+        Curriculum([{}], [], "eval/AverageReturn", interval=5)
 
 
 def ladders(*, seed=None, num_parallel_environments=2, mode="sync"):
@@ -214,7 +216,8 @@ class Unknown(EpisodeMetric):
 def test_a_level_waits_for_a_number(make_trainer, scripted, score):
     scripted(*[math.nan] * 9)
     levels = [{"env.height": 3.0}, {"env.height": 1.0}]
-    hook = Curriculum(levels, [-9.0], score, min_episodes=0, interval=1)
+    interval = {} if score.startswith("eval/") else {"interval": 1}
+    hook = Curriculum(levels, [-9.0], score, min_episodes=0, **interval)
     config = {"create_env": ladders, "num_iterations": 8, "metric_ctors": [Unknown]}
     make_trainer("run", hooks=[hook], **config, **EVALUATE).train()
     assert hook.level == 0
