@@ -15,6 +15,7 @@ from alf_lite.games.payoff import WEIGHTINGS, Payoff, Weighting, prioritized
 from alf_lite.metrics.recent_games import RecentGames
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.utils import summary
+from alf_lite.utils.checks import check_unused
 from alf_lite.utils.game_results import ended_games, results_of
 from alf_lite.utils.ranks import ranks
 
@@ -43,7 +44,7 @@ class League(Hook):
         priority: see :class:`Hook`.
 
     Raises:
-        ConfigError: if a number is out of its range.
+        ConfigError: if a number is out of its range, or an option has no effect.
     """
 
     on_all_ranks = True
@@ -71,6 +72,9 @@ class League(Hook):
                 "League: snapshot_interval must be at least 1 and weighting one of "
                 f"{', '.join(WEIGHTINGS)}, got {snapshot_interval} and {weighting!r}"
             )
+        if newest_share == 1:
+            reason = "newest_share is 1, and no other snapshot is played"
+            check_unused(League, reason, weighting=weighting)
         self._weighting: Weighting = weighting
         self._newest_share = newest_share
         self._bot_share = bot_share
@@ -84,12 +88,24 @@ class League(Hook):
         self._ended: list[np.ndarray] = []
 
     def before_episodes(self, training: Training) -> None:
-        """Raises ConfigError, if the environment has no snapshots."""
+        """Raises ConfigError, if there are no snapshots, or nothing to be chosen."""
         algorithm = training.algorithm
-        if not isinstance(getattr(algorithm, "opponent_pool", None), OpponentPool):
+        pool = getattr(algorithm, "opponent_pool", None)
+        if not isinstance(pool, OpponentPool):
             raise ConfigError(
                 "League: the environment has no snapshots to play against. Take a "
                 "BattleEnvironment, and set BattleEnvironment.num_snapshots."
+            )
+        if not pool.bot_names:
+            reason = "the environment has no opponents but snapshots"
+            check_unused(League, reason, bot_share=self._bot_share)
+        if len(pool.ids) == 1:
+            check_unused(
+                League,
+                "num_snapshots is 1, and there is no choice",
+                weighting=self._weighting,
+                newest_share=self._newest_share,
+                evicts_oldest=self._evicts_oldest,
             )
         algorithm.training_run.collector.listeners.append(self.observe)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -378,6 +379,26 @@ def test_a_league_without_opponents_is_refused(tmp_path):
     create = functools.partial(create_environment, env_ctor=BothSeatsEnvironment)
     with pytest.raises(ConfigError, match="League: the environment has no snapshots"):
         Trainer(config, tmp_path, create_env=create, hooks=[League()]).train()
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "reason"),
+    [
+        ({"bot_share": 0.5}, {"opponents": []}, "no opponents but snapshots"),
+        ({"weighting": "squared"}, {"num_snapshots": 1}, "num_snapshots is 1"),
+        ({"newest_share": 0.0}, {"num_snapshots": 1}, "num_snapshots is 1"),
+        ({"evicts_oldest": True}, {"num_snapshots": 1}, "num_snapshots is 1"),
+        ({"weighting": "squared", "newest_share": 1.0}, {}, "newest_share is 1"),
+    ],
+)
+def test_an_option_that_decides_nothing_is_refused(option, environment, reason):
+    training = SimpleNamespace(
+        algorithm=make_algorithm(make_environment(**environment))
+    )
+    with pytest.raises(
+        ConfigError, match=rf"{next(iter(option))} has no eff.*{reason}"
+    ):
+        League(**option).before_episodes(training)
 
 
 def test_snapshots_draw_from_the_generator_of_their_games():
