@@ -43,7 +43,10 @@ FACTS = {
         "explores_by_epsilon",
         "all_environments",  # their number, on all ranks
     },
-    "hooks": {"hooks_of_environments", "learns_reward_weights"},
+    "hooks": {
+        *("hooks_of_environments", "learns_reward_weights"),
+        *("num_snapshots", "takes_snapshots"),
+    },
     "schedules": {"algorithm", "schedules", "schedule_of_share", "slopes_in_loss"},
     # Of one rank
     "replay": {"num_environments", "num_history_steps", "windows"},
@@ -578,6 +581,14 @@ RULES = (
         "TrainerConfig.early_stop_return and early_stop_patience compare returns, and "
         "LagrangianRewardWeights weighs them anew all the time. Use the hook EarlyStop "
         'with a part of the reward: EarlyStop.score = "AverageReturn/0".',
+    ),
+    Rule(
+        lambda num_snapshots, takes_snapshots: (
+            num_snapshots > 1 and not takes_snapshots
+        ),
+        "num_snapshots of the environment is {num_snapshots}, but nothing takes any "
+        "after the first one. Set TrainerConfig.hook_ctors = [@League], or "
+        "num_snapshots = 1 for games against the policy that the run begins with.",
     ),
     # How it replays
     Rule(

@@ -47,7 +47,7 @@ class League(Hook):
         ConfigError: if a number is out of its range, or an option has no effect.
     """
 
-    on_all_ranks = True
+    on_all_ranks = takes_snapshots = True
 
     def __init__(
         self,

@@ -71,6 +71,9 @@ class Hook:
     # Whether it changes the environments, which then are in this process.
     changes_environments: bool = False
 
+    # Whether it fills the pool of an environment with ``num_snapshots``.
+    takes_snapshots: ClassVar[bool] = False
+
     # What it wants to have recorded of evaluations; of several hooks the first decides.
     recording: EpisodeRecording | None = None
 
@@ -135,6 +138,11 @@ class Hooks:
     def of_environments(self) -> list[str]:
         """Names of those that change the environments."""
         return [type(h).__name__ for h in self._hooks if h.changes_environments]
+
+    @property
+    def take_snapshots(self) -> bool:
+        """Whether there is one that does."""
+        return any(hook.takes_snapshots for hook in self._hooks)
 
     def call(self, place: str, training: Training, *arguments: object) -> None:
         """Calls them all; the first exception ends that."""

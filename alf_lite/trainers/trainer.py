@@ -237,11 +237,16 @@ class Trainer:
             self.algorithm = plan.build_algorithm(stack)
             hooks = hooks_of_rank(build_hooks(plan.config.hook_ctors))
             self._hooks = Hooks([*self._hooks, *hooks])
+            is_resumed = ranks.broadcast_data(self._checkpoints.has_any())
+            pool: Any = getattr(self.algorithm, "opponent_pool", None)
             rules.check(
                 plan.config,
                 "hooks",
                 hooks_of_environments=self._hooks.of_environments(),
                 learns_reward_weights=learns_reward_weights(self.algorithm),
+                # A resumed run may play against those that it has.
+                num_snapshots=0 if pool is None or is_resumed else len(pool.ids),
+                takes_snapshots=self._hooks.take_snapshots,
             )
             env = self.algorithm.env
             num_environments = 0 if env is None else ranks.size * env.batch_size
@@ -255,7 +260,6 @@ class Trainer:
                 self._hooks.recording,
             )
             stack.callback(self._evaluations.close)
-            is_resumed = ranks.broadcast_data(self._checkpoints.has_any())
             self.algorithm.setup_training(is_resumed=is_resumed)
             with ranks.alone():
                 self._evaluations.set_up(self.algorithm)

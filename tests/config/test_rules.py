@@ -321,6 +321,7 @@ def test_what_a_search_found_is_not_in_recorded_steps():
 def test_hooks_that_change_environments_need_them_here():
     given = config(async_unroll=True)
     facts = {"hooks_of_environments": [], "learns_reward_weights": False}
+    facts |= {"num_snapshots": 2, "takes_snapshots": True}
     rules.check(given, "hooks", **facts)
     facts["hooks_of_environments"] = ["LevelReplay"]
     with pytest.raises(ConfigError, match="where LevelReplay cannot change them"):

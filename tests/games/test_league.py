@@ -401,6 +401,25 @@ def test_an_option_that_decides_nothing_is_refused(option, environment, reason):
         League(**option).before_episodes(training)
 
 
+def test_snapshots_that_nothing_takes_are_refused(tmp_path):
+    config = TrainerConfig(
+        algorithm_ctor=functools.partial(PPOAlgorithm, action_mask_key="action_mask"),
+        num_iterations=1,
+        unroll_length=4,
+        random_seed=0,
+    )
+
+    def train(num_snapshots, hooks=()):
+        env = functools.partial(_Battle, num_snapshots=num_snapshots)
+        create = functools.partial(create_environment, env_ctor=env)
+        Trainer(config, tmp_path / "run", create_env=create, hooks=hooks).train()
+
+    with pytest.raises(ConfigError, match=r"is 3, but nothing takes .* \[@League\]"):
+        train(3)
+    train(3, [League()])
+    train(3)  # it goes on with those that it has
+
+
 def test_snapshots_draw_from_the_generator_of_their_games():
     def steps(torch_seed):
         torch.manual_seed(torch_seed)
