@@ -26,6 +26,7 @@ from alf_lite.policies.evaluator import (
 )
 from alf_lite.tools.video_files import VideoFile, check_can_record, pillow
 from alf_lite.trainers.hooks import Hook, Training
+from alf_lite.utils.checks import check_unused
 
 _logger = logging.getLogger(__name__)
 
@@ -69,10 +70,14 @@ class VideoRecorder(Hook):
         check_can_record()
 
     def before_train(self, training: Training) -> None:
-        if not training.algorithm.config.evaluate:
+        config = training.algorithm.config
+        if not config.evaluate:
             raise ConfigError(
                 "VideoRecorder records evaluations: set TrainerConfig.evaluate = True"
             )
+        if not config.eval_interval:
+            reason = "the only evaluation is that of the end (eval_interval is 0)"
+            check_unused(VideoRecorder, reason, every=self.recording.every)
         if not training.owns_root_dir:
             raise ConfigError(
                 "VideoRecorder: there is nowhere to write to. Give Trainer a root_dir."

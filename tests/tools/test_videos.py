@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from alf_lite.errors import ConfigError
 from alf_lite.policies.evaluator import evaluate
+from alf_lite.tools import videos
 from alf_lite.tools.video_files import VideoFile
 from alf_lite.tools.videos import (
     VideoRecorder,
@@ -351,3 +352,9 @@ def test_what_cannot_be_recorded_is_refused_before_training(train, tmp_path):
         train(hooks=[VideoRecorder()], create_env=make_blind, **EVALUATE)
     with pytest.raises(ValueError, match="every must be at least 1"):
         VideoRecorder(every=0)
+
+
+def test_every_second_evaluation_of_one_is_refused(train, monkeypatch):
+    monkeypatch.setattr(videos, "check_can_record", lambda: None)
+    with pytest.raises(ConfigError, match="every has no effect: the only evaluation"):
+        train(hooks=[VideoRecorder(every=2)], create_env=make_drawn, **EVALUATE)
