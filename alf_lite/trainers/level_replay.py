@@ -35,7 +35,7 @@ from alf_lite.data_structures import StepType
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.utils import summary
-from alf_lite.utils.checks import check_choice
+from alf_lite.utils.checks import check_choice, check_unused
 from alf_lite.utils.devices import moved
 
 LevelScore = Literal["value_loss", "positive_value_loss", "progress"]
@@ -84,6 +84,9 @@ class LevelReplay(Hook):
         for name, share in (("staleness", staleness), ("new_level", new_level_share)):
             if not 0 <= share <= 1:
                 raise ValueError(f"LevelReplay: {name} must lie in [0, 1], got {share}")
+        if staleness == 1:
+            reason = "staleness is 1, and no level is played for its score"
+            check_unused(LevelReplay, reason, temperature=temperature)
         self._score = score
         self._temperature = temperature
         self._staleness = staleness

@@ -211,3 +211,5 @@ def test_what_cannot_be_is_said_before_it_begins(train, hook, config, message):
     ):
         with pytest.raises(ValueError, match=match):
             LevelReplay(6, **kwargs)
+    with pytest.raises(ConfigError, match="temperature has no effect: staleness is 1"):
+        LevelReplay(6, temperature=1.0, staleness=1.0)

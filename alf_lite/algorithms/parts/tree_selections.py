@@ -129,6 +129,13 @@ class GumbelSelection(Selection):
     ) -> None:
         check_count(num_considered_actions=num_considered_actions)
         check_not_negative(value_scale=value_scale, maxvisit_init=maxvisit_init)
+        if not value_scale:
+            check_unused(
+                GumbelSelection,
+                "value_scale is 0",
+                maxvisit_init=maxvisit_init,
+                rescale_values=rescale_values,
+            )
         self._num_considered_actions = num_considered_actions
         self._value_scale = value_scale
         self._maxvisit_init = maxvisit_init

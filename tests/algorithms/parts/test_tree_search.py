@@ -311,6 +311,12 @@ def test_settings_that_make_no_sense(settings, message):
             "dirichlet_alpha has no effect: dirichlet_fraction is 0",
         ),
         (GumbelSelection, {"value_scale": -0.1}, ValueError, "value_scale must not be"),
+        (
+            GumbelSelection,
+            {"value_scale": 0.0, "rescale_values": False},
+            ConfigError,
+            "rescale_values has no effect: value_scale is 0",
+        ),
     ],
 )
 def test_settings_of_selections_that_make_no_sense(cls, settings, error, message):
