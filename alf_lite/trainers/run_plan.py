@@ -246,12 +246,17 @@ def idle_settings(config: TrainerConfig) -> Iterator[str]:
     """What is said in one line of settings that are without effect.
 
     It is no error: a conf that has all of it is made one without by a setting or two,
-    one of recorded steps by ending before the first own one.
+    such as the device; one of recorded steps by ending before the first own one.
     """
     if config.sets("initial_random_policy") and not config.initial_collect_steps:
         yield (
             "TrainerConfig.initial_random_policy has no effect: it acts for "
             "initial_collect_steps, which are 0. Set them."
+        )
+    if config.sets("check_finite_interval") and config.device.startswith("cpu"):
+        yield (
+            "TrainerConfig.check_finite_interval has no effect: on a CPU every update "
+            "is looked at. Leave it out, or train on a GPU."
         )
     after = config.rl_train_after_update_steps
     given = [name for name in _OF_OWN_STEPS if config.sets(name)]

@@ -104,6 +104,17 @@ def test_random_actions_for_no_steps_get_one_line():
     assert not lines(initial_collect_steps=0)
 
 
+def test_glances_that_only_a_gpu_takes_get_one_line():
+    def lines(**settings):
+        settings |= {"algorithm_ctor": alf_lite.DqnAlgorithm, "num_iterations": 9}
+        return list(idle_settings(alf_lite.TrainerConfig(**settings)))
+
+    (line,) = lines(check_finite_interval=7)
+    assert "check_finite_interval has no effect: on a CPU" in line
+    assert not lines(check_finite_interval=7, device="cuda")
+    assert not lines(check_finite_interval=100)
+
+
 def test_an_optimizer_without_parameters_gets_one_line():
     def lines(*parts: str) -> list[str]:
         env = alf_lite.create_environment("Pendulum-v1", 1)
