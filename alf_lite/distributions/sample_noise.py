@@ -24,6 +24,7 @@ from torch import Tensor
 from alf_lite.config import configurable
 from alf_lite.data_structures import Field
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_unused
 
 Nest = Any
 
@@ -114,6 +115,8 @@ class RepeatedNoise(SampleNoise):
         super().__init__(action_size, feature_size)
         if max_repeats < 1:
             raise ValueError(f"max_repeats must be at least 1, got {max_repeats}")
+        if max_repeats == 1:
+            check_unused(RepeatedNoise, "max_repeats is 1", exponent=exponent)
         n = torch.arange(1, max_repeats + 1, dtype=torch.float64)
         shares = n**-exponent
         # [max_repeats + 1] by its age, that a number is not kept: P(n = age | n ≥ age)

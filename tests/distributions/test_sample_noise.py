@@ -21,6 +21,7 @@ from alf_lite.distributions.sample_noise import (
     SampleNoise,
     StateDependentNoise,
 )
+from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec
 
 BATCH = 4000
@@ -146,6 +147,8 @@ def test_a_correlation_lies_between_0_and_1(correlation):
 def test_something_is_repeated():
     with pytest.raises(ValueError, match="max_repeats must be at least 1"):
         RepeatedNoise(1, max_repeats=0)
+    with pytest.raises(ConfigError, match="exponent has no effect: max_repeats is 1"):
+        RepeatedNoise(1, max_repeats=1, exponent=3.0)
 
 
 def test_a_period_is_positive():

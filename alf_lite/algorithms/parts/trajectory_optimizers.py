@@ -24,6 +24,7 @@ from alf_lite.config import configurable
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.errors import DivergedError
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_unused
 from alf_lite.utils.device_graphs import is_traced
 
 # Actions [B, N, H, A] → their values [B, N]
@@ -239,6 +240,8 @@ class Mppi(TrajectoryOptimizer):
         super().__init__(num_samples, num_elites, num_iterations, min_std, max_std)
         if not temperature > 0:
             raise ValueError(f"Mppi: temperature must be positive, got {temperature}")
+        if num_elites == 1:
+            check_unused(Mppi, "num_elites is 1", temperature=temperature)
         self._temperature = temperature
 
     def _weights(self, values: Tensor) -> Tensor:

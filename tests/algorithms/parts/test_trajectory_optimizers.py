@@ -93,6 +93,7 @@ def test_a_plan_moves_on_by_one_step():
         (lambda: CrossEntropy(smoothing=1.0), r"smoothing must lie in \[0, 1\)"),
         (lambda: Mppi(temperature=0.0), "temperature"),
         (lambda: Mppi(min_std=3.0), "min_std"),
+        (lambda: Mppi(8, 1, temperature=2.0), "has no effect: num_elites is 1"),
     ],
 )
 def test_numbers_out_of_range_are_refused(make, message):
