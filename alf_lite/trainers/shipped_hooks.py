@@ -320,6 +320,12 @@ def _check_evaluates(hook: Hook, training: Training) -> None:
 
 def _set(algorithm: Any, path: str, value: Any) -> None:
     """Sets an attribute that there is, such as ``predict_epsilon``."""
+    acting = algorithm.rl_algorithm
+    if path == "predict_epsilon" and not acting.explores_by_epsilon:
+        raise ConfigError(
+            f"Curriculum: predict_epsilon has no effect: {type(acting).__name__} takes "
+            "its best action in every evaluation. Leave it out"
+        )
     *owners, name = path.split(".")
     target = algorithm
     for part in owners:

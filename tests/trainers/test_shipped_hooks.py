@@ -18,6 +18,7 @@ from alf_lite.trainers import evaluation_worker
 from alf_lite.trainers.shipped_hooks import BestModel, Curriculum, EarlyStop
 from tests.environments.light_environments import Ladder
 from tests.trainers.async_toys import WitnessAlgorithm
+from tests.trainers.toys import ToyAlgorithm
 
 EVALUATE = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 1}
 
@@ -223,10 +224,13 @@ def test_a_level_waits_for_a_number(make_trainer, scripted, score):
     assert hook.level == 0
 
 
-def test_a_setting_that_there_is_not_ends_the_run_before_it_begins(train):
+def test_a_setting_that_cannot_be_ends_the_run_before_it_begins(train, monkeypatch):
     for name, message in (
         ("env.width", "no attribute width"),
         ("algorithm.width", "ToyAlgorithm has no width"),
     ):
         with pytest.raises(ConfigError, match=f"Curriculum: .*{message}"):
             train(hooks=[Curriculum([{name: 1}], [])], create_env=ladders)
+    monkeypatch.setattr(ToyAlgorithm, "explores_by_epsilon", False)
+    with pytest.raises(ConfigError, match="predict_epsilon has no effect: ToyAlg"):
+        train(hooks=[Curriculum([{"algorithm.predict_epsilon": 0.5}], [])])
