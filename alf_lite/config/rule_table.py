@@ -40,7 +40,7 @@ FACTS = {
         *("tells_action_distribution", "tells_priority", "transforms_replayed_steps"),
         *("has_memory", "num_bootstrap_steps", "normalizes_advantages"),
         *("adapts_learning_rate", "needs_successors", "needs_rollout_info"),
-        "explores_by_epsilon",
+        *("explores_by_epsilon", "limits_kl"),
         "all_environments",  # their number, on all ranks
     },
     "hooks": {
@@ -299,8 +299,9 @@ def _normalizes_single_steps(
     return normalizes_advantages and has_one
 
 
-def _adapts_to_single_updates(
+def _compares_single_updates(
     adapts_learning_rate: bool,
+    limits_kl: bool,
     epochs: int | None,
     num_updates_per_train_iter: int | None,
     all_environments: int,
@@ -308,15 +309,17 @@ def _adapts_to_single_updates(
     unroll_episodes: int | None,
     mini_batch_size: int | None,
     mini_batch_length: int | None,
-) -> bool:
-    """Whether rates follow the updates on an unroll, and there is one."""
+) -> str:
+    """What looks at the updates on an unroll, if there is one."""
     num_passes = max(epochs or 1, num_updates_per_train_iter or 1)
     num_steps = all_environments * unroll_length
     length = mini_batch_length or unroll_length
     is_whole = mini_batch_size is None or (
         num_steps < 2 * mini_batch_size * length and not unroll_episodes
     )
-    return adapts_learning_rate and num_passes == 1 and is_whole
+    if num_passes > 1 or not is_whole:
+        return ""
+    return "desired_kl" * adapts_learning_rate or "target_kl" * limits_kl
 
 
 RULES = (
@@ -512,10 +515,10 @@ RULES = (
         "unroll_length to 2 or more, or {acting}.normalize_advantages = False.",
     ),
     Rule(
-        _adapts_to_single_updates,
-        "{acting}.desired_kl measures before each update how far those before it on "
-        "the same unroll have moved the policy, and there is one update: 0, whatever "
-        "it does. Set TrainerConfig.epochs to more, or a smaller mini_batch_size.",
+        _compares_single_updates,
+        "{acting}.{found} measures between two updates on the same unroll how far they "
+        "have moved the policy, and there is one update: nothing, whatever it does. "
+        "Set TrainerConfig.epochs to more, or a smaller mini_batch_size.",
     ),
     Rule(
         _length_for_memory,

@@ -351,5 +351,8 @@ def test_an_unroll_has_the_steps_and_the_updates_that_are_compared():
         for fields in (one, {"num_updates_per_train_iter": 1, "mini_batch_size": None}):
             with pytest.raises(ConfigError, match=r"desired_kl .* there is one update"):
                 adaptive(env=env, config=config(**fields))
+        with pytest.raises(ConfigError, match=r"target_kl .* there is one update"):
+            PPOAlgorithm(env=env, config=config(**one), target_kl=0.01)
         for fields in ({"unroll_length": 128}, {"epochs": 2}, {"unroll_episodes": 3}):
             adaptive(env=env, config=config(**one | fields))
+            PPOAlgorithm(env=env, config=config(**one | fields), target_kl=0.01)

@@ -392,6 +392,7 @@ def _check_settings(
         adapts_learning_rate=bool(
             getattr(algorithm.rl_algorithm, "_adaptive_rate", None)
         ),
+        limits_kl=getattr(algorithm.rl_algorithm, "_target_kl", None) is not None,
     )
     if not algorithm.on_policy:
         check_replay_settings(config, env.batch_size, transformer.num_history_steps)
