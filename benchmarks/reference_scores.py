@@ -113,7 +113,7 @@ TASKS = {
         "PPO",
         "CartPole-v1",
         100_000,
-        _ppo("lin_1e-3", 32, 20, 256, gamma=0.98, gae_lambda=0.8),
+        _ppo("lin_1e-3", 32, 20, 256, gamma=0.99, gae_lambda=0.8),
         num_envs=8,
     ),
     "ppo_pendulum": Task(
