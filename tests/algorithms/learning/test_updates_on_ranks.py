@@ -415,8 +415,10 @@ def test_a_batch_in_parts_gives_the_update_of_the_whole(case):
             updated(case, gradient_accumulation=5)
         return
     whole, in_parts = updated(case), updated(case, gradient_accumulation=5)
+    # What moves least of TRAC's is divided by a root of almost nothing.
+    atol = 5e-6 if case == "trac_sac" else 1e-6
     for found, wanted in zip(in_parts, whole, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=5e-6)
+        np.testing.assert_allclose(found, wanted, atol=atol)
 
 
 def test_batch_normalization_needs_whole_batches():
