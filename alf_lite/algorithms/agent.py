@@ -111,6 +111,9 @@ class Agent(Composition):
             ConfigError: if the parts do not fit each other.
         """
         super().__init__(observation_spec, action_spec, **kwargs)
+        if self._is_eval:  # what only trains is not built
+            intrinsic_rewards, intrinsic_reward_weights = (), None
+            entropy_target_ctor = None
         before = self._observation_parts(
             representation=(RepresentationLearner, representation_learner_ctor),
             goal=(GoalGenerator, goal_generator_ctor),
@@ -119,12 +122,7 @@ class Agent(Composition):
         rewards = self._intrinsic_rewards(intrinsic_rewards, spec)
         has_two_values = intrinsic_gamma is not None
         if has_two_values and not self._is_eval:
-            _check_two_values(self._name, bool(rewards), reward_weights is not None)
-            if self._config is not None and self._config.unroll_episodes is not None:
-                raise ConfigError(
-                    f"{self._name}.intrinsic_gamma goes on when an episode has ended, "
-                    "of which TrainerConfig.unroll_episodes sees nothing: leave one out"
-                )
+            self._check_two_values(bool(rewards), reward_weights is not None)
         with self._told_who_hides_masks(before):
             rl = self._build_rl(
                 rl_algorithm_ctor,
@@ -139,20 +137,20 @@ class Agent(Composition):
         if is_on_policy is not None:
             rl.set_on_policy(is_on_policy)
         after: list[tuple[str, Algorithm]] = []
-        if entropy_target_ctor is not None and not self._is_eval:
+        if entropy_target_ctor is not None:
             _check_tells_policy(self._name, rl)
             after.append(("entropy_target", entropy_target_ctor(action_spec)))
         self._rewards = RewardMixture(
             self._name,
             [name for name, _ in rewards],
             extrinsic_reward_weight,
-            None if self._is_eval else intrinsic_reward_weights,
+            intrinsic_reward_weights,
             has_two_values=has_two_values,
         )
-        if (rewards or self._rewards.changes_reward) and not self._is_eval:
+        changes_reward = self._rewards.changes_reward
+        if (rewards or changes_reward) and not self._is_eval:
             _check_uses_rewards(self._name, rl)
-        parts = [*before, *rewards]
-        self._compose(rl, parts, after, changes_steps=self._rewards.changes_reward)
+        self._compose(rl, [*before, *rewards], after, changes_steps=changes_reward)
         if before and self.on_policy:
             _check_sees_recorded_steps(self._name, before[-1][0], self)
 
@@ -174,9 +172,7 @@ class Agent(Composition):
     def _intrinsic_rewards(
         self, ctors: RewardCtors, spec: NestedTensorSpec
     ) -> list[tuple[str, IntrinsicReward]]:
-        """The intrinsic rewards with their names; none if this only acts."""
-        if self._is_eval:
-            return []
+        """The intrinsic rewards with their names."""
         if callable(ctors):
             ctors = [ctors]
         given = (
@@ -197,6 +193,24 @@ class Agent(Composition):
         for _, reward in rewards:
             reward.check_reward(self.reward_spec)
         return rewards
+
+    def _check_two_values(self, has_rewards: bool, has_reward_weights: bool) -> None:
+        if not has_rewards:
+            raise ConfigError(
+                f"{self._name}.intrinsic_gamma is given, but there are no "
+                "intrinsic_rewards"
+            )
+        if has_reward_weights:
+            raise ConfigError(
+                f"{self._name}.reward_weights is given, but with intrinsic_gamma the "
+                "reward of the environment has only one dimension. Leave it out; "
+                "intrinsic rewards have intrinsic_reward_weights"
+            )
+        if self._config is not None and self._config.unroll_episodes is not None:
+            raise ConfigError(
+                f"{self._name}.intrinsic_gamma goes on when an episode has ended, of "
+                "which TrainerConfig.unroll_episodes sees nothing: leave one out"
+            )
 
     @contextlib.contextmanager
     def _told_who_hides_masks(
@@ -239,19 +253,6 @@ def _check_sees_recorded_steps(owner: str, before: str, agent: Algorithm) -> Non
             f"{owner}: {imitating[0].name} compares own steps, as the part {before!r} "
             "has changed them, with recorded ones as the environment gave them. Leave "
             f"{_PARAMETERS[before]} out, or use an off-policy algorithm."
-        )
-
-
-def _check_two_values(owner: str, has_rewards: bool, has_reward_weights: bool) -> None:
-    if not has_rewards:
-        raise ConfigError(
-            f"{owner}.intrinsic_gamma is given, but there are no intrinsic_rewards"
-        )
-    if has_reward_weights:
-        raise ConfigError(
-            f"{owner}.reward_weights is given, but with intrinsic_gamma the reward of "
-            "the environment has only one dimension. Leave it out; intrinsic rewards "
-            "have intrinsic_reward_weights"
         )
 
 
