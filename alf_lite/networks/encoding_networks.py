@@ -111,6 +111,12 @@ class EncodingNetwork(EncoderNetwork):
             )
             for (path, spec), preprocessor in zip(specs, chosen, strict=True)
         ]
+        of_layers: dict[str, Any] = {
+            "layer_norm": layer_norm,
+            "dropout": dropout,
+            "noise_std": noise_std,
+            "body": body,
+        }
         kinds = {type(encoder) for encoder in encoders}
         bindings.note_effect(
             EncodingNetwork,
@@ -121,11 +127,16 @@ class EncodingNetwork(EncoderNetwork):
             conv_activation=ImageEncoder in kinds,
             embedding_size=CategoryEncoder in kinds,
             combiner=len(specs) > 1 or callable(combiner),
-            body=bool(fc_layer_params),
+            **dict.fromkeys(of_layers, bool(fc_layer_params)),
         )
-        # One that is bound serves other encoders, too.
-        if not fc_layer_params and not bindings.value_in_force(type(self), "body"):
-            check_unused(type(self), "fc_layer_params is ()", body=body)
+        if not fc_layer_params:
+            # One that is bound serves other encoders, too.
+            given = {
+                name: value
+                for name, value in of_layers.items()
+                if value != bindings.value_in_force(type(self), name)
+            }
+            check_unused(type(self), "fc_layer_params is ()", **given)
         sizes = {
             nest.leaf_name("observation", path): encoder.output_size
             for (path, _), encoder in zip(specs, encoders, strict=True)

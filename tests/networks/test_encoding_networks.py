@@ -164,12 +164,22 @@ def test_a_body_without_layers_to_take_the_place_of_is_none():
         with pytest.raises(ConfigError, match="body has no effect: fc_layer"):
             body = functools.partial(EncodingNetwork, body="simba")
             CriticNetwork(spec, 2, encoding_network_ctor=body)
-    for with_layers in (False, True):
-        with config_files.own_config():
-            config_files.parse_config_text("EncodingNetwork.body = 'simba'")
-            CriticNetwork(vector, 2)
-            LSTMEncodingNetwork(vector, fc_layer_params=(8,) * with_layers)
-            assert len(config_files.unused_bindings()) == (not with_layers)
+    for setting in ("body = 'simba'", "dropout = 0.1"):
+        for with_layers in (False, True):
+            with config_files.own_config():
+                config_files.parse_config_text(f"EncodingNetwork.{setting}")
+                CriticNetwork(vector, 2)
+                LSTMEncodingNetwork(vector, fc_layer_params=(8,) * with_layers)
+                assert len(config_files.unused_bindings()) == (not with_layers)
+
+
+@pytest.mark.parametrize(
+    "option", [{"layer_norm": True}, {"dropout": 0.1}, {"noise_std": 0.5}]
+)
+def test_no_layer_has_what_it_is_not_built_with(option):
+    EncodingNetwork(ROOM, fc_layer_params=(8,), **option)
+    with pytest.raises(ConfigError, match="has no effect: fc_layer_params is"):
+        EncodingNetwork(ROOM, fc_layer_params=(), **option)
 
 
 def test_a_use_in_another_scope_is_none():
