@@ -12,7 +12,6 @@ has. It needs nothing of alf_lite. ``scores.py`` has its Stable-Baselines3 from 
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib
 import json
 import sys
@@ -26,9 +25,11 @@ import measuring  # noqa: F401 - first: it sets the number of threads
 import peers
 # isort: on
 
+import gymnasium as gym
 import numpy as np
 import score_environments as environments
 import torch
+from gymnasium.wrappers import TransformReward
 
 
 class Task(NamedTuple):
@@ -47,6 +48,7 @@ class Task(NamedTuple):
     package: str = "stable_baselines3"
     policy: str = "MlpPolicy"
     network: tuple[tuple[str, Any], ...] = ()  # further arguments of the policy
+    reward_scale: float = 1.0  # of the rewards that it is trained on
 
 
 def _linear(value: Any) -> Any:
@@ -153,6 +155,7 @@ TASKS = {
         "CartPole-v1",
         50_000,
         _dqn(2.3e-3, (0.04, 0.16), 5, 128, 50_000),
+        reward_scale=0.1,
     ),
     "dqn_lunar_lander": Task(
         "DQN",
@@ -268,7 +271,12 @@ def make_sb3(task: Task, seed: int) -> tuple[Any, environments.Policy]:
     from stable_baselines3.common.noise import NormalActionNoise
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-    ctor = functools.partial(environments.make, task.env_id)
+    def ctor() -> gym.Env:
+        env = environments.make(task.env_id)
+        if task.reward_scale == 1.0:
+            return env
+        return TransformReward(env, lambda reward: float(reward) * task.reward_scale)
+
     env: Any = DummyVecEnv([ctor] * task.num_envs)
     settings = {name: _linear(value) for name, value in task.settings.items()}
     scale: Callable[[np.ndarray], np.ndarray] = np.asarray
@@ -347,6 +355,8 @@ _FLAGS = {
 
 def _train_cleanrl(task: Task, seed: int, script: str) -> Callable[[np.ndarray], Any]:
     """By its script, whose networks are what the policy is made of afterwards."""
+    if task.reward_scale != 1.0:
+        raise SystemExit("CleanRL's scripts leave rewards as they are")
     settings = task.settings
     arguments = [
         f"--env-id={task.env_id}",

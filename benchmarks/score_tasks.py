@@ -234,7 +234,10 @@ def settings_hash(job: Job) -> str:
         ConfigError: if the conf is not there, or does not fit.
     """
     if job.sb3 is not None:
-        text = json.dumps(job.sb3._asdict(), sort_keys=True, default=str)
+        told = job.sb3._asdict()
+        if told["reward_scale"] == 1.0:  # as in lines from before there was one
+            del told["reward_scale"]
+        text = json.dumps(told, sort_keys=True, default=str)
     else:
         import gin
 
