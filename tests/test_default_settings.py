@@ -183,7 +183,8 @@ def test_three_lines_train_as_the_conf_of_cart_pole_does(tmp_path, conf, algorit
     ]
     more = ["evaluate = False", "num_env_steps = 1050", "random_seed = 0"]
     trained = []
-    for name, lines in ((conf, []), (None, three_lines)):
+    as_they_are = ["RewardScaling.scale = 1.0"]  # rewards: the conf's are a tenth
+    for name, lines in ((conf, as_they_are), (None, three_lines)):
         settings = [f"TrainerConfig.{setting}" for setting in more]
         config_files.parse_config(name, [*lines, *settings])
         trainer = Trainer(TrainerConfig(), tmp_path / str(name))
