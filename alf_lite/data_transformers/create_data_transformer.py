@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,6 +62,9 @@ class SequentialDataTransformer(DataTransformer):
         self.num_recorded_sources = max(
             (t.num_recorded_sources for t in in_order), default=0
         )
+        factors = [t.reward_factor for t in in_order]
+        known = [factor for factor in factors if factor is not None]
+        self.reward_factor = math.prod(known) if known == factors else None
         self._in_order = in_order
         self.transformers = nn.ModuleList(in_order)
         self.check_neighbours((), ())

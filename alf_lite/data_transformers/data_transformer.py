@@ -119,6 +119,9 @@ class DataTransformer(nn.Module, ABC):
     needs_replay: bool = False  # whether it only changes what is drawn from replay
     num_recorded_sources: int = 0  # of recorded steps, that there must be at least
 
+    # What it multiplies rewards with, if it does that and nothing else
+    reward_factor: float | None = None
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -277,11 +280,13 @@ class IdentityDataTransformer(SingleStepTransformer):
 
     is_identity = True
     keeps_entries_apart = True
+    reward_factor: float | None = 1.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Whoever derives from it changes something."""
         super().__init_subclass__(**kwargs)
         cls.is_identity = cls.keeps_entries_apart = False
+        cls.reward_factor = None
 
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step

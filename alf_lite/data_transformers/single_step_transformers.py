@@ -73,6 +73,8 @@ class RewardScaling(RewardTransformer):
         if not math.isfinite(scale):
             raise ConfigError(f"RewardScaling: scale must be finite, got {scale}")
         self._scale = scale
+        if type(self) is RewardScaling:
+            self.reward_factor = scale
 
     def transform_reward(self, reward: Tensor) -> Tensor:
         return reward * self._scale

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import gin
 import pytest
 import torch
@@ -265,3 +267,19 @@ def test_whoever_derives_from_what_changes_nothing_changes_something():
 
     assert IdentityDataTransformer(SPEC).is_identity
     assert not Halves(SPEC).is_identity
+
+
+def test_a_factor_of_rewards_is_told_where_nothing_else_is_changed():
+    class Squares(RewardScaling):
+        def transform_reward(self, reward):
+            return reward**2 * self._scale
+
+    def factor_of(*ctors):
+        return create_data_transformer(ctors, SPEC).reward_factor
+
+    assert factor_of() == 1.0
+    assert factor_of(scaling) == 10.0
+    assert factor_of(IdentityDataTransformer, scaling, scaling) == 100.0
+    for other in (shifting, ObservationNormalizer, functools.partial(Squares, scale=2)):
+        assert factor_of(other) is None
+        assert factor_of(other, scaling) is None

@@ -158,13 +158,13 @@ class ReplayBatches:
     def _may_take_pairs(self) -> bool:
         """Whether windows are nothing but a step and what it bootstraps from.
 
-        As they are stored, if the algorithm only pairs them. Those of numpy's arrays
-        are put together in half of the time of tensors.
+        As they are stored but for the scale of rewards, if the algorithm only pairs
+        them. Those of numpy's arrays are put together in half of the time of tensors.
         """
         algorithm, device = self._algorithm, self._algorithm.device
         return (
             algorithm.is_temporally_independent
-            and algorithm.data_transformer.is_identity
+            and algorithm.data_transformer.reward_factor is not None
             and self._replay.mini_batch_length == algorithm.num_bootstrap_steps + 1
             and device == self._replay.require_buffer().device == torch.device("cpu")
         )
@@ -179,6 +179,9 @@ class ReplayBatches:
         windows, info = buffer.get_packed_batch(size * num_updates, length)
         self._monitor.draw([(True, info)], length)
         pairs = pairing(windows)
+        factor = self._algorithm.data_transformer.reward_factor
+        if factor != 1.0:  # of rewards, and so of their sums
+            pairs.array("time_step.reward")[:] *= factor
         is_valid = np.not_equal(windows.step_types, int(StepType.LAST), order="C")
         valid = torch.from_numpy(is_valid)
         if num_updates == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo
+from alf_lite.data_transformers.single_step_transformers import RewardScaling
 from alf_lite.environments.creation import create_environment
 from alf_lite.optimizers.optimizers import SGD
 from alf_lite.tensor_specs import TensorSpec
@@ -333,11 +335,17 @@ def test_whoever_changes_experience_is_asked_for_it(algorithm_ctor):
     assert min(rewards) > 50
 
 
+HALF = functools.partial(RewardScaling, scale=0.5)
+
+
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("num_updates", [1, 3])
-@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize(
+    ("prioritized", "transformers"),
+    [(False, ()), (True, ()), (False, (HALF,)), (False, (HALF, HALF))],
+)
 def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(
-    n_step, num_updates, prioritized, monkeypatch
+    n_step, num_updates, prioritized, transformers, monkeypatch
 ):
     parameters, losses = [], []
     for algorithm_ctor in (DqnAlgorithm, Preprocesses):
@@ -352,6 +360,7 @@ def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(
             num_updates_per_train_iter=num_updates,
             mini_batch_length=n_step + 1,
             options={"n_step": n_step},
+            data_transformer_ctor=transformers,
         )
         assert (algorithm.step_pairing() is None) == (algorithm_ctor is Preprocesses)
         seen = []
@@ -360,6 +369,7 @@ def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(
         )
         steps = [algorithm.train_iter() for _ in range(4)]
         assert steps == [(n_step + 1) * 16 * num_updates] * 4
+        assert algorithm.training_run.replay.batches._may_take_pairs
         parameters.append(nest.map_structure(torch.clone, algorithm.state_dict()))
         losses.append(seen)
     assert algorithm.num_calls > 0
