@@ -25,7 +25,7 @@ from alf_lite.utils.statistics import (
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "score_benchmark.md"
-_MIN_SEEDS = 3  # of every method, for a task to count in what is over all tasks
+_MIN_SEEDS = 3  # of a method, for it to count in what is over all tasks
 _NAMES = {"sb3": "SB3, our settings", "sb3_zoo": "SB3, the zoo's settings"}
 _TITLES = {
     "core": "Beside Stable-Baselines3",
@@ -267,15 +267,23 @@ def _published(suite: str) -> list[str]:
 
 
 def _common(table: Table, suite: str) -> Table:
-    """The tasks of which every method has runs enough; none if it is only one."""
-    methods = {job.method for job in score_tasks.SUITES[suite]}
-    present = {m for m in methods if any(m in found for found in table.values())}
-    common = {
-        task: found
-        for task, found in table.items()
-        if all(len(found.get(m, ())) >= _MIN_SEEDS for m in present)
+    """The methods with runs enough of two tasks or more, in the tasks that all have.
+
+    None if that is one method, or one task.
+    """
+    enough = {
+        method: {t for t, of in table.items() if len(of.get(method, ())) >= _MIN_SEEDS}
+        for method in {job.method for job in score_tasks.SUITES[suite]}
     }
-    return common if len(common) > 1 else {}
+    compared = {method: tasks for method, tasks in enough.items() if len(tasks) > 1}
+    common = set(table).intersection(*compared.values())
+    if len(compared) < 2 or len(common) < 2:
+        return {}
+    return {
+        task: {method: runs for method, runs in found.items() if method in compared}
+        for task, found in table.items()
+        if task in common
+    }
 
 
 def _scaled(table: Table, values: Any) -> list[comparison.Scores]:
@@ -319,7 +327,7 @@ def _at_equal_cpu(table: Table) -> Any:
 def _aggregate(suite: str, table: Table) -> list[str]:
     common = _common(table, suite)
     if not common:
-        few = f"Fewer than two tasks have {_MIN_SEEDS} seeds of every method"
+        few = f"Fewer than two tasks have {_MIN_SEEDS} seeds of the same methods"
         return [f"{few} so far: nothing is said over all of them.\n"]
     rows = [
         "| method | IQM | optimality gap | IQM at equal CPU |",
@@ -344,9 +352,9 @@ def _aggregate(suite: str, table: Table) -> list[str]:
     rows.append(f"\n{_without_one(ends)}")
     tasks = ", ".join(f"`{task}`" for task in common)
     return [
-        f"Over {tasks} (those with {_MIN_SEEDS} seeds of every method), where a policy "
-        "that acts at random counts as 0 and the reference of `scale.json` as 1; 95 % "
-        "intervals by the bootstrap within each task:\n",
+        f"Over {tasks} ({_MIN_SEEDS} seeds or more of each method here), where a "
+        "policy that acts at random counts as 0 and the reference of `scale.json` as "
+        "1; 95 % intervals by the bootstrap within each task:\n",
         f"![Means, profiles](score_benchmark_{suite}_all.png)\n",
         "\n".join(rows) + "\n",
     ]

@@ -533,6 +533,11 @@ def test_a_task_without_seeds_enough_is_in_no_sum(report, scores, table):
     assert list(report._common(table, "core")) == [
         *("dqn_cart_pole", "ppo_recurrent_cart_pole")
     ]
+    for task in ("ppo_recurrent_cart_pole", "ppo_door_key"):
+        table[task]["sb3_zoo"].pop()  # it has one task left, and is left out
+    assert [list(found) for found in report._common(table, "core").values()] == [
+        ["alf_lite", "sb3"]
+    ] * 2
     del table["ppo_recurrent_cart_pole"]["sb3"]  # one is left, of five values
     assert report._common(table, "core") == {}
     assert "nothing is said" in report._aggregate("core", table)[0]
