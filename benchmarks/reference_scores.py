@@ -169,7 +169,7 @@ TASKS = {
     "sac_mountain_car_continuous": Task(
         "SAC",
         "MountainCarContinuous-v0",
-        10_000,
+        20_000,
         {**_SMALL, "use_sde": True},
     ),
     "sac_pendulum": Task("SAC", "Pendulum-v1", 20_000, _SMALL, hidden_sizes=_WIDE),
