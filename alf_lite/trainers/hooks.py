@@ -74,7 +74,7 @@ class Hook:
     # Whether it fills the pool of an environment with ``num_snapshots``.
     takes_snapshots: ClassVar[bool] = False
 
-    # What it wants to have recorded of evaluations; of several hooks the first decides.
+    # What it wants to have recorded of evaluations; one hook of a run may want that.
     recording: EpisodeRecording | None = None
 
     # Also of one whose constructor does not call that of Hook
@@ -127,10 +127,19 @@ class Hooks:
 
     Args:
         hooks: in any order.
+
+    Raises:
+        ConfigError: if several want to have evaluations recorded.
     """
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self._hooks = sorted(hooks, key=lambda hook: hook.priority)
+        recorders = [type(hook).__name__ for hook in self._hooks if hook.recording]
+        if len(recorders) > 1:
+            raise ConfigError(
+                f"evaluations are recorded by one hook, got {', '.join(recorders)}"
+            )
+        self._is_score_told = False  # that one of several counts
 
     def __iter__(self) -> Any:
         return iter(self._hooks)
@@ -160,18 +169,28 @@ class Hooks:
         Raises:
             ConfigError: if that is no number.
         """
-        for hook in self._hooks:
-            score = hook.score(result)
-            if score is None:
-                continue
-            try:
-                return float(score)  # also of a bool, of numpy or of a tensor
-            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-                raise ConfigError(
-                    f"{type(hook).__name__}.score must return a number or None, got "
-                    f"{shorten(score)}"
-                ) from error
-        return None
+        scores = [
+            (type(hook).__name__, score)
+            for hook in self._hooks
+            if (score := hook.score(result)) is not None
+        ]
+        if not scores:
+            return None
+        (name, score), *others = scores
+        if others and not self._is_score_told:
+            self._is_score_told = True
+            _logger.warning(
+                "Which policy is the best, the first hook decides, %s: the score of %s "
+                "counts for nothing.",
+                name,
+                ", ".join(other for other, _ in others),
+            )
+        try:
+            return float(score)  # also of a bool, of numpy or of a tensor
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise ConfigError(
+                f"{name}.score must return a number or None, got {shorten(score)}"
+            ) from error
 
     def finish(self, training: Training, error: BaseException | None) -> None:
         """Calls ``after_train`` of every hook, even if others raise.

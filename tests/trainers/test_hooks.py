@@ -17,6 +17,7 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.tools.videos import VideoSettings
 from alf_lite.trainers.hooks import Hook, Hooks, ReplaySaver
 from alf_lite.trainers.trainer import Trainer
 from tests.trainers.run_comparison import Dies
@@ -241,6 +242,24 @@ def test_a_run_is_resumed_that_kept_a_score_as_it_was(best_score, score, monkeyp
         patched.setattr(Hooks, "score", lambda self, result: score)
         best_score(score, 2)
     assert best_score(score, 4) == score
+
+
+def test_the_first_score_counts_and_a_line_tells_once_that_others_do_not(caplog):
+    hooks = Hooks([Scores(None), Scores(2), Scores(3)])
+    assert [hooks.score(None), hooks.score(None)] == [2.0, 2.0]
+    (record,) = caplog.records
+    assert "the score of Scores counts for nothing" in record.message
+    caplog.clear()
+    assert Hooks([Scores(None), Scores(4), Hook()]).score(None) == 4.0
+    assert not caplog.records
+
+
+def test_evaluations_are_recorded_by_one_hook():
+    class Records(Hook):
+        recording = VideoSettings(every=1, height=240, max_frames=9)
+
+    with pytest.raises(ConfigError, match="by one hook, got Records, Records"):
+        Hooks([Records(), Hook(), Records()])
 
 
 @pytest.mark.parametrize("score", ["good", torch.ones(2), {}, 10**400])
