@@ -134,10 +134,11 @@ class Hooks:
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self._hooks = sorted(hooks, key=lambda hook: hook.priority)
-        recorders = [type(hook).__name__ for hook in self._hooks if hook.recording]
+        recorders = [name for name, hook in self._named() if hook.recording]
         if len(recorders) > 1:
             raise ConfigError(
-                f"evaluations are recorded by one hook, got {', '.join(recorders)}"
+                f"evaluations are recorded by one hook, got {', '.join(recorders)}: "
+                "leave the others out"
             )
         self._is_score_told = False  # that one of several counts
 
@@ -170,8 +171,8 @@ class Hooks:
             ConfigError: if that is no number.
         """
         scores = [
-            (type(hook).__name__, score)
-            for hook in self._hooks
+            (name, score)
+            for name, hook in self._named()
             if (score := hook.score(result)) is not None
         ]
         if not scores:
@@ -180,8 +181,8 @@ class Hooks:
         if others and not self._is_score_told:
             self._is_score_told = True
             _logger.warning(
-                "Which policy is the best, the first hook decides, %s: the score of %s "
-                "counts for nothing.",
+                "%s comes first and decides which policy is the best; leave out %s, "
+                "whose score has no effect.",
                 name,
                 ", ".join(other for other, _ in others),
             )
