@@ -108,7 +108,6 @@ class DataTransformer(nn.Module, ABC):
     """
 
     stage: ClassVar[TransformStage] = TransformStage.SINGLE_STEP
-    is_identity: ClassVar[bool] = False  # nobody needs to call it then
 
     # Whether an entry of a dict of observations stays under its key, and nothing else
     # is made of it: acting can do without those that its networks do not see.
@@ -132,6 +131,11 @@ class DataTransformer(nn.Module, ABC):
         self.reward_spec = reward_spec
         self.transformed_observation_spec = observation_spec
         self.state_spec: NestedTensorSpec = ()
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether it changes nothing: nobody needs to call it then."""
+        return self.reward_factor == 1.0
 
     def set_environment(self, env: Environment) -> None:
         """Says, before training, which environment the steps come from.
@@ -278,14 +282,13 @@ class ReplayTransformer(DataTransformer):
 class IdentityDataTransformer(SingleStepTransformer):
     """Changes nothing and copies nothing."""
 
-    is_identity = True
     keeps_entries_apart = True
     reward_factor: float | None = 1.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Whoever derives from it changes something."""
         super().__init_subclass__(**kwargs)
-        cls.is_identity = cls.keeps_entries_apart = False
+        cls.keeps_entries_apart = False
         cls.reward_factor = None
 
     def transform(self, time_step: TimeStep) -> TimeStep:

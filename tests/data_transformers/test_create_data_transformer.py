@@ -267,6 +267,9 @@ def test_whoever_derives_from_what_changes_nothing_changes_something():
 
     assert IdentityDataTransformer(SPEC).is_identity
     assert not Halves(SPEC).is_identity
+    same = [functools.partial(RewardScaling, scale=1.0), IdentityDataTransformer]
+    assert create_data_transformer(same, SPEC).is_identity
+    assert not create_data_transformer([scaling], SPEC).is_identity
 
 
 def test_a_factor_of_rewards_is_told_where_nothing_else_is_changed():
