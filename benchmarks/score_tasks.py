@@ -135,9 +135,9 @@ _RECIPES: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
         1800,
     ),
     ("XQC", "xqc_half_cheetah", (), 3000),
-    ("SimBa", "simba_half_cheetah", (), 3000),
-    ("SimbaV2", "simba_v2_half_cheetah", (), 3600),
+    ("SimBa", "simba_half_cheetah", (), 4200),
 )
+_DMC_RECIPES = ("SAC", "TQC", "XQC")
 
 
 def _recipes() -> list[Job]:
@@ -174,6 +174,7 @@ def _recipes() -> list[Job]:
                 bindings=(_ENV[0].format(env=env_id), *bindings),
             )
             for method, conf, bindings, seconds in _RECIPES
+            if method in _DMC_RECIPES
         ]
     return jobs
 

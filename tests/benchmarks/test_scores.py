@@ -292,7 +292,7 @@ def test_what_is_not_installed_is_skipped_with_a_sentence(
     assert scores.missing("recipes", tmp_path, None, notes) == []
     assert "skipped: hopper SAC: alf_lite 9.9, not 0.1.0 or 0.2.0" in notes
     assert any("skipped: hopper XQC: " in note for note in notes)
-    assert len(notes) == 30
+    assert len(notes) == 19
 
 
 def test_what_is_installed_is_looked_up(modules, scores):
