@@ -61,7 +61,7 @@ from alf_lite.trainers.run_end import (
 )
 from alf_lite.trainers.run_plan import (
     RunPlan as RunPlan,
-    idle_optimizers as idle_optimizers,
+    idle_parts as idle_parts,
     idle_settings as idle_settings,
     slow_settings as slow_settings,
     trainable as trainable,

@@ -18,6 +18,8 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, default_settings, rules
 from alf_lite.config import files as config_files
 from alf_lite.config.bindings import note_used
+from alf_lite.data_transformers.normalizing_transformers import RewardNormalizer
+from alf_lite.data_transformers.single_step_transformers import RewardTransformer
 from alf_lite.environments.creation import EnvironmentsOfRun, create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
@@ -151,7 +153,7 @@ class RunPlan:
         for line in (
             *slow_settings(self.config, min(left), algorithm),
             *idle_settings(self.config),
-            *idle_optimizers(algorithm),
+            *idle_parts(algorithm),
         ):
             _logger.warning("%s", line)
 
@@ -268,13 +270,21 @@ def idle_settings(config: TrainerConfig) -> Iterator[str]:
         )
 
 
-def idle_optimizers(algorithm: RLAlgorithm) -> Iterator[str]:
-    """What is said in one line of each optimizer that no parameter is left for."""
+def idle_parts(algorithm: RLAlgorithm) -> Iterator[str]:
+    """What is said in one line of each optimizer or transformer without effect."""
     for name, optimizer in algorithm.optimizers():
         if not optimizer.parameters:
             yield (
                 f"{algorithm.name}: {type(optimizer).__name__} of {name!r} trains "
                 "nothing, since other optimizers take every parameter: leave it out."
+            )
+    if algorithm.rl_algorithm.uses_rewards:
+        return
+    for part in algorithm.data_transformer.modules():
+        if isinstance(part, RewardTransformer | RewardNormalizer):
+            yield (
+                f"{algorithm.name}: {type(part).__name__} has no effect: the algorithm "
+                "looks at no reward of a step. Leave it out."
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 
@@ -9,9 +10,14 @@ import pytest
 import torch
 
 import alf_lite
+from alf_lite.data_transformers import (
+    ObservationNormalizer,
+    RewardNormalizer,
+    RewardScaling,
+)
 from alf_lite.fast import policy_losses
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.trainers.run_plan import idle_optimizers, idle_settings, slow_settings
+from alf_lite.trainers.run_plan import idle_parts, idle_settings, slow_settings
 
 
 @pytest.fixture(autouse=True)
@@ -124,11 +130,30 @@ def test_an_optimizer_without_parameters_gets_one_line():
             env=env, config=config, optimizer=Adam(lr=0.2), **own
         )
         with env:
-            return list(idle_optimizers(algorithm))
+            return list(idle_parts(algorithm))
 
     (line,) = lines("actor", "critic", "alpha")
     assert line.startswith("SacAlgorithm: Adam of 'root' trains nothing")
     assert not lines("actor", "critic")
+
+
+def test_what_changes_rewards_that_nobody_looks_at_gets_one_line():
+    def lines(algorithm_class, *ctors):
+        env = alf_lite.create_environment("CartPole-v1", 1)
+        config = alf_lite.TrainerConfig(
+            num_iterations=1, random_seed=0, data_transformer_ctor=ctors
+        )
+        algorithm = algorithm_class(env=env, config=config)
+        with env:
+            return list(idle_parts(algorithm))
+
+    scaling = functools.partial(RewardScaling, scale=0.1)
+    (line,) = lines(alf_lite.BcAlgorithm, ObservationNormalizer, scaling)
+    assert line.startswith("BcAlgorithm: RewardScaling has no effect: the algorithm")
+    (line,) = lines(alf_lite.BcAlgorithm, RewardNormalizer)
+    assert line.startswith("BcAlgorithm: RewardNormalizer has no effect")
+    assert not lines(alf_lite.BcAlgorithm, ObservationNormalizer)
+    assert not lines(alf_lite.DqnAlgorithm, scaling)
 
 
 def test_the_trainer_says_it_once(caplog):
