@@ -193,11 +193,13 @@ class MbrlAlgorithm(PlanningAlgorithm):
         shape = inputs.step_type.shape
 
         t = flatten_outer(transition)
+        # Nobody asks the model for what reward_fn gives: there is nothing to learn.
+        reward = t.reward if self.uses_rewards else torch.zeros_like(t.reward)
         data = Transitions(
             self._vectors.to_vector(flatten_outer(inputs.observation)),
             self._actions.to_vector(t.action),
             self._vectors.to_vector(t.next_observation),
-            t.reward,
+            reward,
             t.discount,
         )
         if self.training:

@@ -125,6 +125,16 @@ def fitted(algorithm, window, training=True):
     return found.loss.unflatten(0, inputs.step_type.shape), batch
 
 
+def test_rewards_make_a_difference_to_the_model_unless_a_function_gives_them():
+    def losses(reward_fn):
+        window = steps(2, 4)
+        others = window._replace(reward=window.reward.exp())
+        return [fitted(mbrl(reward_fn=reward_fn), w)[0] for w in (window, others)]
+
+    assert torch.equal(*losses(reward_of))
+    assert not torch.equal(*losses(None))
+
+
 def test_what_a_last_step_leads_to_is_in_no_statistics():
     window = steps(2, 4)
     window.step_type[0, 1] = int(StepType.LAST)
