@@ -166,7 +166,8 @@ class Curriculum(Hook):
     of training episodes begin anew with every level, with those that begin there.
 
     Args:
-        levels: what each level sets, the first one from the begin on. ``env.NAME`` is
+        levels: what each level sets; the first one, from the begin on, all that later
+            ones set, so that no name is found missing at a later level. ``env.NAME`` is
             an attribute of every training environment, or a method that takes the
             value; ``algorithm.NAME`` one of the algorithm.
         thresholds: of the score, at which level 1, 2, … begins.
@@ -201,6 +202,12 @@ class Curriculum(Hook):
                 raise ValueError(
                     f"Curriculum: {name} must begin with 'env.' or 'algorithm.'"
                 )
+            if name not in levels[0]:
+                raise ConfigError(
+                    f"Curriculum: a later level sets {name}, and the first one does "
+                    "not. Give its first value there: the names of the first level are "
+                    "checked before the run."
+                )
         self._levels = levels
         self._thresholds = thresholds
         self._name = score
@@ -222,6 +229,9 @@ class Curriculum(Hook):
     def before_train(self, training: Training) -> None:
         if self._of_evaluations:
             _check_evaluates(self, training)
+        else:  # it raises of a name that there is not
+            numbers = training.algorithm.metrics.all_results()
+            number_of(numbers, self._name, "Curriculum")
 
     def after_eval(self, training: Training, result: EvalResult) -> None:
         if self._of_evaluations and result.iterations:

@@ -142,6 +142,8 @@ def test_nonsense_is_refused():
         Curriculum([{}, {}], [1.0, 2.0])
     with pytest.raises(ValueError, match=r"gravity must begin with 'env.'"):
         Curriculum([{"gravity": 1}], [])
+    with pytest.raises(ConfigError, match=r"sets env.gravty, and the first one does n"):
+        Curriculum([{"env.gravity": 1}, {"env.gravty": 2}], [9.0])
     with pytest.raises(ConfigError, match=r"^interval has no effect: a score of eval"):
         Curriculum([{}], [], "eval/AverageReturn", interval=5)
 
@@ -156,7 +158,8 @@ def ladders(*, seed=None, num_parallel_environments=2, mode="sync"):
 
 
 def climb() -> Curriculum:
-    levels = [{"env.height": 3.0}, {"env.set_height": 6.0}, {"env.height": 9.0}]
+    levels = [{"env.set_height": 3.0}, {"env.set_height": 6.0}, {"env.height": 9.0}]
+    levels[0] |= {"env.height": 3.0, "algorithm.predict_epsilon": 0.0}
     levels[1]["algorithm.predict_epsilon"] = 0.5
     return Curriculum(levels, [3.0, 5.0], min_episodes=8, interval=1)
 
@@ -222,6 +225,16 @@ def test_a_level_waits_for_a_number(make_trainer, scripted, score):
     config = {"create_env": ladders, "num_iterations": 8, "metric_ctors": [Unknown]}
     make_trainer("run", hooks=[hook], **config, **EVALUATE).train()
     assert hook.level == 0
+
+
+def test_a_score_that_there_is_not_ends_the_run_before_it_begins(train):
+    def run(score):
+        hooks = [Curriculum([{"env.height": 3.0}], [], score)]
+        return train(hooks=hooks, create_env=ladders, num_iterations=1)
+
+    with pytest.raises(ConfigError, match=r"there is no AverageLength\. Did"):
+        run("AverageLength")
+    assert run("AverageEpisodeLength").iterations == 1
 
 
 def test_a_setting_that_cannot_be_ends_the_run_before_it_begins(train, monkeypatch):
