@@ -23,14 +23,7 @@ from torch import Tensor
 
 from alf_lite.border import DATA, RefusalError, border, check_regular
 from alf_lite.checkpoints.archives import verify_archive
-from alf_lite.datasets.source import (
-    REQUIRED_FIELDS,
-    RecordedField,
-    Source,
-    StepSequence,
-    field_kind,
-    join_path,
-)
+from alf_lite.datasets import source
 from alf_lite.errors import DataError
 
 _SIZE = "_current_size"
@@ -41,7 +34,7 @@ _DIRECTORIES = (".", "algorithm", "train/algorithm")
 _PLAIN = DATA._replace(verdict="refused, it is damaged or not plain data")
 
 
-class AlfCheckpoint(Source):
+class AlfCheckpoint(source.Source):
     """The replay buffer in a checkpoint file.
 
     Args:
@@ -63,16 +56,16 @@ class AlfCheckpoint(Source):
             self._rings = self._find_rings(buffer)
         self.lengths = self._sizes.tolist()
         self.fields = {
-            path: RecordedField(ring.shape[2:], ring.dtype)
+            path: source.RecordedField(ring.shape[2:], ring.dtype)
             for path, ring in self._rings.items()
         }
 
-    def sequences(self) -> Iterator[StepSequence]:
+    def sequences(self) -> Iterator[source.StepSequence]:
         for e, size in enumerate(self.lengths):
             if size:
                 yield self._sequence(e, size)
 
-    def _sequence(self, env_id: int, size: int) -> StepSequence:
+    def _sequence(self, env_id: int, size: int) -> source.StepSequence:
         capacity = self._rings["step_type"].shape[1]
         first = int(self._positions[env_id] - size) % capacity
 
@@ -85,9 +78,9 @@ class AlfCheckpoint(Source):
         fields = {path: in_order(ring) for path, ring in self._rings.items()}
         # Between the steps, where ALF stores one for the last step too.
         for path in fields:
-            if field_kind(path) == "action":
+            if source.field_kind(path) == "action":
                 fields[path] = fields[path][:-1]
-        return StepSequence(env_id, fields)
+        return source.StepSequence(env_id, fields)
 
     def _find_buffer(self, content: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the replay buffer, without what leads to it in their names."""
@@ -125,13 +118,13 @@ class AlfCheckpoint(Source):
         rings = {}
         for name, tensor in buffer.items():
             parts = re.split(r"[|.]", name.removeprefix("time_step|"))
-            if parts[0] in (*REQUIRED_FIELDS, "observation", "env_info") or (
+            if parts[0] in (*source.REQUIRED_FIELDS, "observation", "env_info") or (
                 parts[0] in ("action", "prev_action")
             ):
-                rings[join_path(*parts)] = as_array(name, tensor)
-        if any(field_kind(path) == "prev_action" for path in rings):
+                rings[source.join_path(*parts)] = as_array(name, tensor)
+        if any(source.field_kind(path) == "prev_action" for path in rings):
             # What was executed; the policy's own choice may have been replaced.
-            rings = {p: r for p, r in rings.items() if field_kind(p) != "action"}
+            rings = {p: r for p, r in rings.items() if source.field_kind(p) != "action"}
         if "step_type" not in rings:
             raise DataError(
                 f"{self.name}: the replay buffer has no step_type; it has "

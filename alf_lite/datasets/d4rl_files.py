@@ -29,17 +29,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from alf_lite.border import RefusalError, border
+from alf_lite.datasets import source
 from alf_lite.datasets.minari_datasets import check_group
-from alf_lite.datasets.source import (
-    Arrays,
-    RecordedField,
-    Source,
-    StepSequence,
-    as_flags,
-    check_fits,
-    episode_fields,
-    episode_sequence,
-)
 from alf_lite.errors import DataError, needs_extra
 
 if TYPE_CHECKING:
@@ -53,7 +44,7 @@ _OPTIONAL = ("timeouts", "next_observations")
 _FLAT = ((), (1,))  # shapes of one number in each row
 
 
-class D4rlFile(Source):
+class D4rlFile(source.Source):
     """The episodes of one file.
 
     Raises:
@@ -74,11 +65,11 @@ class D4rlFile(Source):
                 file,
                 " nor ".join(_OPTIONAL),
             )
-        self.fields = episode_fields(
+        self.fields = source.episode_fields(
             {
-                "observation": RecordedField.of(headers["observations"]),
-                "action": RecordedField.of(headers["actions"]),
-                "reward": RecordedField.of(headers["rewards"]),
+                "observation": source.RecordedField.of(headers["observations"]),
+                "action": source.RecordedField.of(headers["actions"]),
+                "reward": source.RecordedField.of(headers["rewards"]),
             }
         )
         arrays = self._read("terminals", *_OPTIONAL, "observations")
@@ -94,7 +85,7 @@ class D4rlFile(Source):
             )
         self.lengths = [int(sum(len(rows) + 1 for rows in self._episodes()))]
 
-    def sequences(self) -> Iterator[StepSequence]:
+    def sequences(self) -> Iterator[source.StepSequence]:
         arrays = self._read(*_REQUIRED, *_OPTIONAL)
         terminals = self._terminals
         for rows in self._episodes():
@@ -109,7 +100,7 @@ class D4rlFile(Source):
                 last = arrays["observations"][end : end + 1]
             truncated = np.zeros(len(rows), bool)
             truncated[-1] = not terminals[end - 1]
-            yield episode_sequence(
+            yield source.episode_sequence(
                 {
                     "observation": np.concatenate([observations, last]),
                     "action": arrays["actions"][begin:end],
@@ -119,13 +110,13 @@ class D4rlFile(Source):
                 }
             )
 
-    def _find_ends(self, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    def _find_ends(self, arrays: source.Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Which rows [N] are terminal, and which end an episode."""
         with border(self.name):
-            terminals = as_flags(arrays["terminals"])
+            terminals = source.as_flags(arrays["terminals"])
             ends = terminals.copy()
             if "timeouts" in arrays:
-                ends |= as_flags(arrays["timeouts"])
+                ends |= source.as_flags(arrays["timeouts"])
             if self._knows_what_follows:
                 goes_on = _are_equal(
                     arrays["next_observations"][:-1], arrays["observations"][1:]
@@ -153,7 +144,7 @@ class D4rlFile(Source):
                 yield rows
             begin = end
 
-    def _read(self, *names: str, of_headers: bool = False) -> Arrays:
+    def _read(self, *names: str, of_headers: bool = False) -> source.Arrays:
         """The arrays of these names that are there; or, without rows, of them all.
 
         Raises:
@@ -168,7 +159,7 @@ class D4rlFile(Source):
             if of_headers:
                 return {name: _rows(root[name], name, 0) for name in known}
             arrays = [name for name in names if name in known]
-            check_fits("it", sum(root[name].nbytes for name in arrays))
+            source.check_fits("it", sum(root[name].nbytes for name in arrays))
             return {name: _rows(root[name], name) for name in arrays}
 
     def _check_headers(self, root: h5py.File, known: list[str]) -> None:

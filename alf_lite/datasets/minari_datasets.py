@@ -24,17 +24,7 @@ from alf_lite.border import (
     check_regular,
     read_record,
 )
-from alf_lite.datasets.source import (
-    OUTCOMES,
-    RecordedField,
-    Source,
-    StepSequence,
-    check_fits,
-    episode_fields,
-    episode_sequence,
-    flatten,
-    is_of_steps,
-)
+from alf_lite.datasets import source
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.errors import ConfigError, DataError, needs_extra
@@ -54,7 +44,7 @@ _MAX_RATIO = 1032
 _MAX_DEPTH = 32
 
 
-class MinariDataset(Source):
+class MinariDataset(source.Source):
     """The episodes of one data set, in their order.
 
     Args:
@@ -75,13 +65,13 @@ class MinariDataset(Source):
         # One more observation than actions each.
         self.lengths = [num_steps + num_episodes]
         self._num_episodes = num_episodes
-        self._episode_fields: dict[str, RecordedField] = {}
+        self._episode_fields: dict[str, source.RecordedField] = {}
         if num_episodes:
             first = next(self._episodes(range(1)))
             self._episode_fields = {
-                name: RecordedField.of(array) for name, array in first.items()
+                name: source.RecordedField.of(array) for name, array in first.items()
             }
-        self.fields = episode_fields(self._episode_fields)
+        self.fields = source.episode_fields(self._episode_fields)
 
     @property
     def spaces(self) -> tuple[Space, Space]:
@@ -110,17 +100,17 @@ class MinariDataset(Source):
                 values.action_space,
             )
 
-    def sequences(self) -> Iterator[StepSequence]:
+    def sequences(self) -> Iterator[source.StepSequence]:
         taken = {
             name: field
             for name, field in self._episode_fields.items()
-            if name in self.fields or name in OUTCOMES
+            if name in self.fields or name in source.OUTCOMES
         }
         for number, arrays in enumerate(self._episodes(range(self._num_episodes))):
             num_actions = len(arrays["reward"])
             for name, field in taken.items():
                 array = arrays.get(name)
-                length = num_actions + is_of_steps(name)
+                length = num_actions + source.is_of_steps(name)
                 expected = (length, *field.shape), field.dtype
                 if array is None or (array.shape, array.dtype) != expected:
                     found = array if array is None else (array.shape, str(array.dtype))
@@ -129,7 +119,9 @@ class MinariDataset(Source):
                         f"{expected[0]} {expected[1]}, with {num_actions} rewards"
                     )
             with border(self.name):
-                sequence = episode_sequence({name: arrays[name] for name in taken})
+                sequence = source.episode_sequence(
+                    {name: arrays[name] for name in taken}
+                )
             yield sequence
 
     def _episodes(self, numbers: range) -> Iterator[dict[str, np.ndarray]]:
@@ -271,14 +263,14 @@ def _arrays(episode: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The parts of an episode by their paths, ``env_info`` only of every step."""
     reward = np.asarray(episode["rewards"])
     nested = {
-        **flatten("observation", episode["observations"]),
-        **flatten("action", episode["actions"]),
+        **source.flatten("observation", episode["observations"]),
+        **source.flatten("action", episode["actions"]),
         "reward": reward,
         "terminated": episode["terminations"],
         "truncated": episode["truncations"],
     }
     arrays = {name: np.asarray(value) for name, value in nested.items()}
-    for name, value in flatten("env_info", episode.get("infos") or {}).items():
+    for name, value in source.flatten("env_info", episode.get("infos") or {}).items():
         info = np.asarray(value)
         if info.shape[:1] == (len(reward) + 1,):
             arrays[name] = info
@@ -363,7 +355,7 @@ def _check_dataset(place: str, dataset: h5py.h5d.DatasetID) -> None:
         raise RefusalError(
             f"{place} claims {claimed} bytes, of which {stored} were written"
         )
-    check_fits(place, claimed)
+    source.check_fits(place, claimed)
     if layout == h5d.CHUNKED and claimed:
         sizes = zip(shape, settings.get_chunk(), strict=True)
         expected = math.prod(-(-size // chunk) for size, chunk in sizes)

@@ -28,23 +28,11 @@ import numpy as np
 
 from alf_lite.border import RefusalError, border
 from alf_lite.checkpoints.archives import open_archive
-from alf_lite.datasets.source import (
-    CUT_OFF,
-    OUTCOMES,
-    RecordedField,
-    Source,
-    StepSequence,
-    as_flags,
-    check_fits,
-    episode_fields,
-    episode_sequence,
-    field_kind,
-    is_of_steps,
-)
+from alf_lite.datasets import source
 from alf_lite.errors import DataError
 
 
-class NpzEpisodes(Source):
+class NpzEpisodes(source.Source):
     """The episodes of a file, or of the files in a directory.
 
     Raises:
@@ -64,9 +52,9 @@ class NpzEpisodes(Source):
         for file in self._files:
             headers = _read_headers(file)
             length += _check_lengths(file, headers)
-            fields = episode_fields(
+            fields = source.episode_fields(
                 {
-                    name: RecordedField(f.shape[1:], f.dtype)
+                    name: source.RecordedField(f.shape[1:], f.dtype)
                     for name, f in headers.items()
                 }
             )
@@ -75,7 +63,7 @@ class NpzEpisodes(Source):
             self.fields = fields
         self.lengths = [length]
 
-    def sequences(self) -> Iterator[StepSequence]:
+    def sequences(self) -> Iterator[source.StepSequence]:
         for file in self._files:
             yield from _episodes(file)
 
@@ -90,13 +78,13 @@ def natural_order(files: Iterator[Path]) -> list[Path]:
     return sorted(files, key=key)
 
 
-def _episodes(file: Path) -> Iterator[StepSequence]:
+def _episodes(file: Path) -> Iterator[source.StepSequence]:
     arrays = _read_arrays(file)
     if not len(arrays["reward"]):
         return  # one observation, and nothing was done
     with border(file):
-        outcomes = (arrays[name] for name in (*OUTCOMES, CUT_OFF) if name in arrays)
-        ended = np.any([as_flags(array) for array in outcomes], axis=0)
+        outcomes = (arrays[name] for name in source.FLAGS if name in arrays)
+        ended = np.any([source.as_flags(array) for array in outcomes], axis=0)
     ends = [*(np.flatnonzero(ended) + 1).tolist()]
     if not ends or ends[-1] != len(ended):
         ends.append(len(ended))
@@ -105,9 +93,9 @@ def _episodes(file: Path) -> Iterator[StepSequence]:
     for episode, end in enumerate(ends):
         # So many observations more than actions came before.
         of_steps = slice(begin + episode, end + episode + 1)
-        yield episode_sequence(
+        yield source.episode_sequence(
             {
-                name: array[of_steps if is_of_steps(name) else slice(begin, end)]
+                name: array[of_steps if source.is_of_steps(name) else slice(begin, end)]
                 for name, array in arrays.items()
             }
         )
@@ -119,7 +107,7 @@ def _check_observations(
 ) -> None:
     num_actions = len(arrays["reward"])
     for name, array in arrays.items():
-        if is_of_steps(name) and len(array) != num_actions + num_episodes:
+        if source.is_of_steps(name) and len(array) != num_actions + num_episodes:
             raise DataError(
                 f"{file}: {name} has {len(array)} rows, expected "
                 f"{num_actions + num_episodes}: {num_actions} actions in "
@@ -127,14 +115,14 @@ def _check_observations(
             )
 
 
-def _check_lengths(file: Path, headers: dict[str, RecordedField]) -> int:
+def _check_lengths(file: Path, headers: dict[str, source.RecordedField]) -> int:
     """The number of steps, if the arrays are those of episodes.
 
     Raises:
         DataError: if one is missing or does not fit to the others.
     """
     observations, actions = _observations_and_actions(file, headers)
-    flags = [name for name in (*OUTCOMES, CUT_OFF) if name in headers]
+    flags = [name for name in source.FLAGS if name in headers]
     for name, header in headers.items():
         if not header.shape or (name in flags and len(header.shape) != 1):
             raise DataError(
@@ -154,7 +142,7 @@ def _check_lengths(file: Path, headers: dict[str, RecordedField]) -> int:
 
 
 def _observations_and_actions(
-    file: Path, headers: dict[str, RecordedField]
+    file: Path, headers: dict[str, source.RecordedField]
 ) -> tuple[list[str], list[str]]:
     """The names of their arrays.
 
@@ -162,18 +150,20 @@ def _observations_and_actions(
         DataError: if what episodes need is missing, or there is something else.
     """
     found = {
-        kind: [name for name in headers if field_kind(name) == kind]
+        kind: [name for name in headers if source.field_kind(name) == kind]
         for kind in ("observation", "action")
     }
-    missing = [name for name in ("reward", *OUTCOMES) if name not in headers]
+    missing = [name for name in ("reward", *source.OUTCOMES) if name not in headers]
     missing += [kind for kind, names in found.items() if not names]
     if missing:
         raise DataError(
             f"{file}: {', '.join(missing)} missing; it has "
             f"{', '.join(headers) or 'nothing'}"
         )
-    known = {*found["observation"], *found["action"], "reward", *OUTCOMES, CUT_OFF}
-    unknown = [n for n in headers if n not in known and field_kind(n) != "env_info"]
+    known = {*found["observation"], *found["action"], "reward", *source.FLAGS}
+    unknown = [
+        n for n in headers if n not in known and source.field_kind(n) != "env_info"
+    ]
     if unknown:
         raise DataError(
             f"{file}: {', '.join(unknown)} cannot be read. Leave it out, or name it "
@@ -183,7 +173,7 @@ def _observations_and_actions(
     return found["observation"], found["action"]
 
 
-def _read_headers(file: Path) -> dict[str, RecordedField]:
+def _read_headers(file: Path) -> dict[str, source.RecordedField]:
     """Shape and dtype of every array, without reading it."""
     with open_archive(file) as archive:
         headers = {}
@@ -201,7 +191,7 @@ def _array_name(member: zipfile.ZipInfo) -> str:
 
 def _read_header(
     file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
-) -> RecordedField:
+) -> source.RecordedField:
     name = _array_name(info)
     with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
@@ -219,13 +209,13 @@ def _read_header(
         raise DataError(
             f"{file}: {name} claims to be {shape} {dtype}, but has {num_bytes} bytes"
         )
-    return RecordedField(shape, dtype)
+    return source.RecordedField(shape, dtype)
 
 
 def _read_arrays(file: Path) -> dict[str, np.ndarray]:
     arrays = {}
     with open_archive(file) as archive:
-        check_fits("it", sum(info.file_size for info in archive.infolist()))
+        source.check_fits("it", sum(info.file_size for info in archive.infolist()))
         for info in archive.infolist():
             with archive.open(info) as member:
                 name = _array_name(info)
@@ -236,9 +226,9 @@ def _read_arrays(file: Path) -> dict[str, np.ndarray]:
 
 def _explain(
     first: Path,
-    expected: dict[str, RecordedField],
+    expected: dict[str, source.RecordedField],
     file: Path,
-    found: dict[str, RecordedField],
+    found: dict[str, source.RecordedField],
 ) -> str:
     lines = [
         f"  {name}: {expected.get(name, 'nothing')} and {found.get(name, 'nothing')}"

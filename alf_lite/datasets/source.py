@@ -24,6 +24,7 @@ REQUIRED_FIELDS = ("step_type", "reward", "discount")
 OUTCOMES = ("terminated", "truncated")
 # Likewise, and need not be there: where the recording ended, and the episode did not.
 CUT_OFF = "cut_off"
+FLAGS = (*OUTCOMES, CUT_OFF)  # what says whether an episode has ended
 
 Arrays = dict[str, np.ndarray]
 
@@ -197,8 +198,7 @@ def contradiction(step_type: np.ndarray) -> tuple[int, str] | None:
 
 def episode_fields(fields: Mapping[str, RecordedField]) -> dict[str, RecordedField]:
     """The fields of a step, given those of an episode."""
-    of_actions = (*OUTCOMES, CUT_OFF)
-    steps = {name: field for name, field in fields.items() if name not in of_actions}
+    steps = {name: field for name, field in fields.items() if name not in FLAGS}
     return {
         **steps,
         "step_type": RecordedField((), np.dtype(np.int32)),
@@ -240,8 +240,7 @@ def episode_sequence(arrays: Mapping[str, np.ndarray]) -> StepSequence:
     discount[1:] = ~terminated
     # What led to the first step earned nothing.
     first = np.zeros((1, *reward.shape[1:]), reward.dtype)
-    of_actions = (*OUTCOMES, CUT_OFF)
-    steps = {name: array for name, array in arrays.items() if name not in of_actions}
+    steps = {name: array for name, array in arrays.items() if name not in FLAGS}
     steps |= {
         "step_type": step_type,
         "discount": discount,
