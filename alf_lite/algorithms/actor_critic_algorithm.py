@@ -398,14 +398,8 @@ class ActorCriticAlgorithm(RLAlgorithm):
         """Takes back what moved the policy farther than ``max_policy_kl``."""
         if self._trust_region is None:
             return
-        old, observation, trained = nest.map_structure(
-            lambda t: t.detach().flatten(0, 1),
-            (info.action_distribution, root_inputs.observation, self._trained(info)),
-        )
-        share = self._trust_region.limit(
-            lambda: losses.batch_mean(
-                distributions.kl_divergence(old, self._policy(observation)[0]), trained
-            )
+        share = self._trust_region.limit_on(
+            root_inputs.observation, info.action_distribution, self._trained(info)
         )
         summary.scalar(f"{self.name}/share_of_update", share)
 

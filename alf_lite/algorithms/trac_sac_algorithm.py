@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from alf_lite import nest
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.parts.trust_region import TrustRegion
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation, SacInfo
@@ -21,7 +20,6 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
-from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
 
 Nest = Any
@@ -77,14 +75,7 @@ class TracSacAlgorithm(SacAlgorithm):
     def after_update(self, root_inputs: TimeStep, info: Any) -> None:
         """Takes back what moved the policy too far, and moves the targets."""
         if self._actor_updates.is_due:
-            old, observation, valid = nest.map_structure(
-                lambda x: x.detach().flatten(0, 1),
-                (info.policy, root_inputs.observation, ~root_inputs.is_last()),
-            )
-            self._trust_region.limit(
-                lambda: losses.batch_mean(
-                    distributions.kl_divergence(old, self._policy(observation)[0]),
-                    valid,
-                )
+            self._trust_region.limit_on(
+                root_inputs.observation, info.policy, ~root_inputs.is_last()
             )
         super().after_update(root_inputs, info)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from alf_lite import nest
+from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import normalizes_by_batch
 from alf_lite.networks.noisy_layers import NoisyLinear
 from alf_lite.optimizers.optimizer import Optimizer
+from alf_lite.utils import losses
+
+Nest = Any
 
 # KL grows with the square of a small step; a little less, so that one try is enough.
 _SAFETY = 0.9
@@ -60,6 +66,7 @@ class TrustRegion:
         self._parameters: list[Tensor] = [
             p for p in policy.parameters() if p.requires_grad
         ]
+        self._policy = policy
         self._max_kl = max_kl
         self._old: list[Tensor] = []
         self.num_shortened = 0  # updates that were not taken as they were
@@ -101,6 +108,23 @@ class TrustRegion:
                 self._go(step, share)
         self.begin()
         return share
+
+    def limit_on(self, observation: Nest, old: Nest, counts: Tensor) -> float:
+        """As :meth:`limit`, by the mean divergence on the steps of the update.
+
+        Args:
+            observation: [T, B, ...].
+            old: [T, B, ...], π_old of it.
+            counts: [T, B] bool, the steps that the mean is taken over.
+        """
+        observation, old, counts = nest.map_structure(
+            lambda t: t.detach().flatten(0, 1), (observation, old, counts)
+        )
+        return self.limit(
+            lambda: losses.batch_mean(
+                distributions.kl_divergence(old, self._policy(observation)[0]), counts
+            )
+        )
 
     def _go(self, step: list[Tensor], share: float) -> None:
         torch._foreach_copy_(self._parameters, self._old)
