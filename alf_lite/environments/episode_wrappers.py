@@ -49,11 +49,9 @@ class TimeLimitIsNoEnd(gymnasium.Wrapper):
         self._limit = num_steps
         self._num_steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Reset:
+    def reset(self, **kwargs: Any) -> Reset:
         self._num_steps = 0
-        return self.env.reset(seed=seed, options=options)
+        return self.env.reset(**kwargs)
 
     def step(self, action: Any) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -124,10 +122,8 @@ class RandomFirstEpisodeLength(_RandomWrapper):
         self._num_steps = 0
         self._length: int | None = None  # of this episode; None: its own
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Reset:
-        result = super().reset(seed=seed, options=options)
+    def reset(self, **kwargs: Any) -> Reset:
+        result = super().reset(**kwargs)
         self._num_steps = 0
         self._length = None
         if self._num_begun <= self._num_episodes:
@@ -174,10 +170,8 @@ class ActionObservation(gymnasium.Wrapper):
         self.observation_space = spaces.Dict({**entries, key: env.action_space})
         self._none = _nearest_to_zero(env.action_space)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Reset:
-        observation, info = self.env.reset(seed=seed, options=options)
+    def reset(self, **kwargs: Any) -> Reset:
+        observation, info = self.env.reset(**kwargs)
         return self._with_action(observation, self._none), info
 
     def step(self, action: Any) -> Step:
@@ -323,11 +317,9 @@ class CorrelatedActionNoise(_RandomWrapper):
         self._past_weight = past_weight
         self._past = np.zeros(space.shape)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Reset:
+    def reset(self, **kwargs: Any) -> Reset:
         self._past = np.zeros(self._box.shape)
-        return super().reset(seed=seed, options=options)
+        return super().reset(**kwargs)
 
     def step(self, action: Any) -> Step:
         noise = self._scale * self._random.standard_normal(self._box.shape)

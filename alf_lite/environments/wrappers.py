@@ -133,10 +133,8 @@ class _AtariGame(gymnasium.Wrapper):
         self._ale = env.ale
         self._num_lives = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        frame, info = self.env.reset(seed=seed, options=options)
+    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        frame, info = self.env.reset(**kwargs)
         if self._fire is not None:
             frame, _, terminated, truncated, info = self.env.step(self._fire)
             if terminated or truncated:
@@ -217,10 +215,8 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
             entries["observation"] = space
         self.observation_space = spaces.Dict({**entries, key: mask_space})
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
+    def reset(self, **kwargs: Any) -> tuple[Observation, dict[str, Any]]:
+        observation, info = self.env.reset(**kwargs)
         return self._with_mask(observation, info), info
 
     def step(self, action: Any) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
