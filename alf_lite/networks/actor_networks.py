@@ -41,7 +41,7 @@ from alf_lite.tensor_specs import (
     TensorSpec,
     is_binary,
 )
-from alf_lite.utils.checks import check_left_out, check_unused
+from alf_lite.utils.checks import check_choice, check_left_out, check_unused
 
 Nest = Any
 
@@ -54,9 +54,7 @@ ContinuousProjection = Literal[
     "mixture",
     "tanh_mixture",
 ]
-_UNBOUNDED = ("normal", "cauchy", "mixture")
 _BOUNDED = ("tanh_normal", "truncated_normal", "beta", "tanh_mixture")
-CONTINUOUS_PROJECTIONS = (*_UNBOUNDED, *_BOUNDED)
 
 
 @configurable
@@ -268,11 +266,7 @@ def make_projection(
     Raises:
         ValueError: if there is no head for it.
     """
-    if continuous_projection not in CONTINUOUS_PROJECTIONS:
-        raise ValueError(
-            f"continuous_projection: expected one of {CONTINUOUS_PROJECTIONS}, got "
-            f"{continuous_projection!r}"
-        )
+    check_choice(ContinuousProjection, continuous_projection=continuous_projection)
     if spec.numel == 0:
         raise ValueError(f"{path}: expected at least one element, got {spec}")
     if one_hot and _can_be_one_hot(spec):

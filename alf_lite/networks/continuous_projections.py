@@ -23,6 +23,7 @@ from alf_lite.networks.projections import (
     Projection,
 )
 from alf_lite.tensor_specs import TensorSpec
+from alf_lite.utils.checks import check_positive
 from alf_lite.utils.tensor_utils import unflatten_last
 
 
@@ -135,10 +136,7 @@ class MixtureProjection(Projection):
         log_std_bounds: tuple[float, float] = (-20.0, 2.0),
     ) -> None:
         super().__init__()
-        if num_components < 1:
-            raise ValueError(
-                f"num_mixture_components must be at least 1, got {num_components}"
-            )
+        check_positive(num_mixture_components=num_components)
         _check_log_std(initial_log_std, log_std_bounds)
         self._spec = spec
         self._bounds = bounds

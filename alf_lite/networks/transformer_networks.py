@@ -22,11 +22,10 @@ from alf_lite.networks.layers import Activation, linear, mlp
 from alf_lite.networks.lean_layers import apply_hidden
 from alf_lite.networks.network import current_sequences, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_choice, check_count
 
 Nest = Any
 Gate = Literal["gru", "residual"]
-
-_GATES = ("gru", "residual")
 
 
 class TransformerState(NamedTuple):
@@ -79,7 +78,7 @@ class GTrXLEncodingNetwork(EncoderNetwork):
         conv_activation: Activation = "relu",
         embedding_size: int | None = None,
     ) -> None:
-        _check_positive(
+        check_count(
             size=size,
             memory_size=memory_size,
             num_layers=num_layers,
@@ -90,8 +89,7 @@ class GTrXLEncodingNetwork(EncoderNetwork):
             raise ValueError(
                 f"num_heads: expected a divisor of size {size}, got {num_heads}"
             )
-        if gate not in _GATES:
-            raise ValueError(f"gate: expected one of {_GATES}, got {gate!r}")
+        check_choice(Gate, gate=gate)
         memory = TensorSpec((memory_size, size))
         of_layers: Any = (memory,) * num_layers
         valid: Any = TensorSpec((memory_size,))
@@ -271,9 +269,3 @@ class _ResidualGate(nn.Module):
 
 def _without_bias(input_size: int, output_size: int) -> nn.Linear:
     return initialized(nn.Linear(input_size, output_size, bias=False), 1.0)
-
-
-def _check_positive(**sizes: Any) -> None:
-    for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}: expected a positive integer, got {size!r}")

@@ -5,22 +5,23 @@ from __future__ import annotations
 import dataclasses
 import numbers
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
+from alf_lite.utils.checks import check_choice, check_not_negative, check_positive
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import Scheduler, as_scheduler, extreme_values
 
 Schedule = float | Callable[[], float]
+Normalization = Literal["batch", "buffer", "none"]
 _Array = TypeVar("_Array", np.ndarray, Tensor)
 _Number = float | Tensor
 
-_NORMALIZATIONS = ("batch", "buffer", "none")
 
 # As unsigned numbers, the bits of all that is finite and not negative are below these.
 _BITS_OF_INFINITY = np.array(np.inf).view(np.uint64)
@@ -56,22 +57,13 @@ class PriorityOptions(FollowsProgress):
     beta: Schedule = 0.4
     eps: float = 1e-6
     initial_priority: float | None = None
-    normalization: str = "batch"
+    normalization: Normalization = "batch"
     on_device: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.normalization not in _NORMALIZATIONS:
-            raise ValueError(
-                f"normalization must be one of {', '.join(_NORMALIZATIONS)}, got "
-                f"{self.normalization!r}"
-            )
-        if not self.eps >= 0:
-            raise ValueError(f"eps must not be negative, got {self.eps}")
-        initial = self.initial_priority
-        if initial is not None and not 0 < initial < np.inf:
-            raise ValueError(
-                f"initial_priority must be finite and above 0, got {initial}"
-            )
+        check_choice(Normalization, normalization=self.normalization)
+        check_not_negative(eps=self.eps)
+        check_positive(initial_priority=self.initial_priority)
         for name in ("alpha", "beta"):
             value = getattr(self, name)
             try:

@@ -19,6 +19,7 @@ import torch
 
 from alf_lite.config import configurable
 from alf_lite.replay_buffers.ring_storage import RingStorage
+from alf_lite.utils.checks import check_unit_interval
 
 
 @configurable
@@ -53,10 +54,7 @@ class SamplingOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        if not 0 <= self.recent_data_ratio <= 1:
-            raise ValueError(
-                f"recent_data_ratio must be in [0, 1], got {self.recent_data_ratio}"
-            )
+        check_unit_interval(recent_data_ratio=self.recent_data_ratio)
         if not self.recent_data_ratio and self.recent_data_steps != 1:
             raise ValueError(
                 f"recent_data_steps={self.recent_data_steps} has no effect: "

@@ -396,7 +396,7 @@ def test_unsupported_specs_are_refused_by_name(spec, message):
 def test_other_bad_arguments_are_refused():
     spec = TensorSpec((2,))
     for any_spec in (spec, bounded((), torch.int64, 0, 1)):
-        with pytest.raises(ValueError, match="continuous_projection: expected one of"):
+        with pytest.raises(ValueError, match="continuous_projection must be one of"):
             make_projection("arm", any_spec, 4, continuous_projection="gaussian")
     with pytest.raises(ValueError, match="initial_log_std: expected a value within"):
         NormalProjection(4, spec, initial_log_std=3.0)

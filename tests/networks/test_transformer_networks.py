@@ -123,9 +123,9 @@ def test_the_past_is_seen_as_far_as_the_memories_of_all_layers_reach():
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="num_heads: expected a divisor of size 8"):
         make(num_heads=3)
-    with pytest.raises(ValueError, match=r"gate: expected one of .*'lstm'"):
+    with pytest.raises(ValueError, match=r"gate must be one of .*'lstm'"):
         make(gate="lstm")
-    with pytest.raises(ValueError, match="memory_size: expected a positive integer"):
+    with pytest.raises(ValueError, match="memory_size must be a positive integer"):
         make(memory_size=0)
 
 

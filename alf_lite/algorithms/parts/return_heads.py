@@ -161,10 +161,7 @@ class QuantileHead(ReturnHead):
     """
 
     def __init__(self, num_quantiles: int = 51, kappa: float = 1.0) -> None:
-        if num_quantiles < 1:
-            raise ValueError(f"num_quantiles must be at least 1, got {num_quantiles}")
-        if not kappa > 0:
-            raise ValueError(f"kappa must be positive, got {kappa}")
+        check_positive(num_quantiles=num_quantiles, kappa=kappa)
         self.num_outputs = num_quantiles
         self._kappa = kappa
 

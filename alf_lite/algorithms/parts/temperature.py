@@ -25,7 +25,7 @@ from alf_lite.tensor_specs import (
     is_binary,
     num_categories,
 )
-from alf_lite.utils.checks import check_left_out, extremes
+from alf_lite.utils.checks import check_left_out, check_positive, extremes
 from alf_lite.utils.schedulers import (
     Coefficient,
     Scheduled,
@@ -67,8 +67,7 @@ class Temperature(nn.Module):
     ) -> None:
         super().__init__()
         self._max_log_alpha = max_log_alpha
-        if not initial_value > 0:
-            raise ValueError(f"initial_alpha must be positive, got {initial_value}")
+        check_positive(initial_alpha=initial_value)
         set_coefficients(self, target_entropy=target_entropy)
         self._log_alpha = nn.Parameter(
             torch.tensor(math.log(initial_value)), requires_grad=is_learnt

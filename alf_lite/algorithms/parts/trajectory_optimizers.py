@@ -24,7 +24,7 @@ from alf_lite.config import configurable
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.errors import DivergedError
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_unused
+from alf_lite.utils.checks import check_positive, check_unused
 from alf_lite.utils.device_graphs import is_traced
 
 # Actions [B, N, H, A] → their values [B, N]
@@ -69,10 +69,7 @@ class TrajectoryOptimizer:
                 f"{name}: num_elites must lie between 1 and num_samples={num_samples}, "
                 f"got {num_elites}"
             )
-        if num_iterations < 1:
-            raise ValueError(
-                f"{name}: num_iterations must be at least 1, got {num_iterations}"
-            )
+        check_positive(num_iterations=num_iterations)
         if not 0 < min_std <= max_std:
             raise ValueError(
                 f"{name}: expected 0 < min_std <= max_std, got {min_std} and {max_std}"
@@ -238,8 +235,7 @@ class Mppi(TrajectoryOptimizer):
         max_std: float = 2.0,
     ) -> None:
         super().__init__(num_samples, num_elites, num_iterations, min_std, max_std)
-        if not temperature > 0:
-            raise ValueError(f"Mppi: temperature must be positive, got {temperature}")
+        check_positive(temperature=temperature)
         if num_elites == 1:
             check_unused(Mppi, "num_elites is 1", temperature=temperature)
         self._temperature = temperature
