@@ -159,14 +159,14 @@ class ActionObservation(gymnasium.Wrapper):
         self._key = key
         space = env.observation_space
         self._is_dict = isinstance(space, spaces.Dict)
-        entries = dict(space) if isinstance(space, spaces.Dict) else {}
+        entries = {"observation": space}
+        if isinstance(space, spaces.Dict):
+            entries = dict(space)
         if key in entries:
             raise ConfigError(
                 f"ActionObservation: the observation has an entry {key!r} already. Set "
                 "ActionObservation.key."
             )
-        if not self._is_dict:
-            entries["observation"] = space
         self.observation_space = spaces.Dict({**entries, key: env.action_space})
         self._none = _nearest_to_zero(env.action_space)
 

@@ -205,14 +205,14 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
         mask_space = spaces.MultiBinary(self._num_values)
         space = env.observation_space
         self._is_dict = isinstance(space, spaces.Dict)
-        entries = dict(space) if isinstance(space, spaces.Dict) else {}
+        entries = {"observation": space}
+        if isinstance(space, spaces.Dict):
+            entries = dict(space)
         if key in entries:
             raise ConfigError(
                 f"ActionMaskFromInfo: the observation has an entry {key!r} already. "
                 "If it is the mask, leave the wrapper out."
             )
-        if not self._is_dict:
-            entries["observation"] = space
         self.observation_space = spaces.Dict({**entries, key: mask_space})
 
     def reset(self, **kwargs: Any) -> tuple[Observation, dict[str, Any]]:

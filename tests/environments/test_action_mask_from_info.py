@@ -87,3 +87,5 @@ def test_other_actions_and_a_second_mask_are_refused():
     space = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
     with pytest.raises(ConfigError, match="an entry 'action_mask' already"):
         ActionMaskFromInfo(InfoMaskEnv(observation_space=space))
+    with pytest.raises(ConfigError, match="an entry 'observation' already"):
+        ActionMaskFromInfo(InfoMaskEnv(), key="observation")

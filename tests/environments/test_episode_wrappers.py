@@ -107,6 +107,8 @@ def test_the_action_that_led_here_is_observed():
     assert set(twice.observation_space) == {"observation", "prev_action", "again"}
     with pytest.raises(ConfigError, match="an entry 'prev_action' already"):
         ActionObservation(env)
+    with pytest.raises(ConfigError, match="an entry 'observation' already"):
+        ActionObservation(gymnasium.make("CartPole-v1"), key="observation")
     with create_environment(
         env_ctor=functools.partial(Ten, NESTED), wrappers=[ActionObservation], seed=0
     ) as batch:
