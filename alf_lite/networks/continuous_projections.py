@@ -23,7 +23,7 @@ from alf_lite.networks.projections import (
     Projection,
 )
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_count
 from alf_lite.utils.tensor_utils import unflatten_last
 
 
@@ -136,7 +136,7 @@ class MixtureProjection(Projection):
         log_std_bounds: tuple[float, float] = (-20.0, 2.0),
     ) -> None:
         super().__init__()
-        check_positive(num_mixture_components=num_components)
+        check_count(num_mixture_components=num_components)
         _check_log_std(initial_log_std, log_std_bounds)
         self._spec = spec
         self._bounds = bounds

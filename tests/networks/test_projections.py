@@ -81,7 +81,7 @@ def test_mistakes_are_named():
             ActorDistributionNetwork(
                 VECTOR, BOX, continuous_projection=kind, num_mixture_components=2
             )
-    with pytest.raises(ValueError, match="num_mixture_components must be positive"):
+    with pytest.raises(ValueError, match="num_mixture_components must be a positive"):
         ActorDistributionNetwork(
             VECTOR, BOX, continuous_projection="mixture", num_mixture_components=0
         )

@@ -24,7 +24,12 @@ from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_choice, check_positive, check_unused
+from alf_lite.utils.checks import (
+    check_choice,
+    check_count,
+    check_positive,
+    check_unused,
+)
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 # (values, targets) → the loss of each, of their shape
@@ -161,7 +166,8 @@ class QuantileHead(ReturnHead):
     """
 
     def __init__(self, num_quantiles: int = 51, kappa: float = 1.0) -> None:
-        check_positive(num_quantiles=num_quantiles, kappa=kappa)
+        check_count(num_quantiles=num_quantiles)
+        check_positive(kappa=kappa)
         self.num_outputs = num_quantiles
         self._kappa = kappa
 

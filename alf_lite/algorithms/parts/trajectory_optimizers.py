@@ -24,7 +24,7 @@ from alf_lite.config import configurable
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.errors import DivergedError
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_positive, check_unused
+from alf_lite.utils.checks import check_count, check_positive, check_unused
 from alf_lite.utils.device_graphs import is_traced
 
 # Actions [B, N, H, A] → their values [B, N]
@@ -69,7 +69,7 @@ class TrajectoryOptimizer:
                 f"{name}: num_elites must lie between 1 and num_samples={num_samples}, "
                 f"got {num_elites}"
             )
-        check_positive(num_iterations=num_iterations)
+        check_count(num_iterations=num_iterations)
         if not 0 < min_std <= max_std:
             raise ValueError(
                 f"{name}: expected 0 < min_std <= max_std, got {min_std} and {max_std}"

@@ -87,7 +87,7 @@ def test_bad_arguments_are_refused():
     for cls in (ExpectedReturnHead, RescaledReturnHead):
         with pytest.raises(ConfigError, match="huber_delta has no effect: loss_fn is"):
             cls(huber_delta=0.5, loss_fn=torch.nn.L1Loss(reduction="none"))
-    with pytest.raises(ValueError, match="num_quantiles must be positive"):
+    with pytest.raises(ValueError, match="num_quantiles must be a positive"):
         QuantileHead(0)
     with pytest.raises(ValueError, match="kappa must be positive"):
         QuantileHead(kappa=-1.0)
