@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl.flags import FlagValues
 
 from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.tools.text_tables import aligned
 
 if TYPE_CHECKING:
     from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
@@ -266,13 +267,8 @@ def _table(reports: Sequence[CheckpointReport]) -> list[str]:
         )
         for report in reports
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
     problems = [_verdict(report) for report in reports if report.problem is not None]
-    return [*lines, *problems]
+    return [*aligned(rows), *problems]
 
 
 def _verdict(report: CheckpointReport) -> str:

@@ -13,6 +13,7 @@ from absl.flags import FlagValues
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.tools import pictures
 from alf_lite.tools.curve_pictures import write_csv
+from alf_lite.tools.text_tables import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -202,35 +203,19 @@ def _score_lines(scores: Sequence[Scores]) -> list[str]:
     """A table of means and interquartile means, per environment and of all."""
     from alf_lite.utils.statistics import interquartile_mean, mean
 
-    environments = list(dict.fromkeys(name for s in scores for name in s.raw))
-    header = ["environment", "group", "runs", "mean", "IQM", "min", "max"]
-    cells: list[Sequence[str]] = [header]
+    def row(environment: str, label: str, *samples: np.ndarray) -> list[str]:
+        values = np.concatenate(samples)
+        of_both = (estimate(pooled(f), *samples) for f in (mean, interquartile_mean))
+        ends = f"{values.min():.4g}", f"{values.max():.4g}"
+        return [environment, label, str(len(values)), *map(str, of_both), *ends]
+
+    environments = dict.fromkeys(name for s in scores for name in s.raw)
+    cells = [["environment", "group", "runs", "mean", "IQM", "min", "max"]]
     for name in environments:
-        for s in (s for s in scores if name in s.raw):
-            values = s.raw[name]
-            numbers = estimate(mean, values), estimate(interquartile_mean, values)
-            ends = f"{values.min():.4g}", f"{values.max():.4g}"
-            cells.append((name, s.label, str(len(values)), *map(str, numbers), *ends))
+        cells += [row(name, s.label, s.raw[name]) for s in scores if name in s.raw]
     if len(environments) > 1:
-        for s in scores:
-            samples = list(s.scaled.values())
-            values = np.concatenate(samples)
-            numbers = (
-                estimate(pooled(mean), *samples),
-                estimate(pooled(interquartile_mean), *samples),
-            )
-            ends = f"{values.min():.4g}", f"{values.max():.4g}"
-            row = "scaled", s.label, str(len(values)), *map(str, numbers), *ends
-            cells.append(row)
-    return _aligned(cells)
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+        cells += [row("scaled", s.label, *s.scaled.values()) for s in scores]
+    return aligned(cells)
 
 
 class Improvement(NamedTuple):
@@ -271,7 +256,7 @@ def _pair_lines(pairs: Sequence[Improvement]) -> list[str]:
     cells = [
         (f"  {pair.better}", f"> {pair.worse}", str(pair.probability)) for pair in pairs
     ]
-    return ["Probability that a run is better:", *_aligned(cells)]
+    return ["Probability that a run is better:", *aligned(cells)]
 
 
 # The picture

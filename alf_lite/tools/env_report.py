@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tools.text_tables import aligned
 
 MASK = "action_mask"  # where an observation or an info has one by convention
 _SLOW_SECONDS = 3e-4  # a step that is worth a process of its own
@@ -145,11 +146,7 @@ def _leaf_rows(leaves: Sequence[LeafReport]) -> list[list[str]]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return [f"  {line}" for line in aligned(rows)]
 
 
 def advise(

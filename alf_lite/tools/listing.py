@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from absl.flags import FlagValues
 
 from alf_lite.errors import ConfigError, did_you_mean
+from alf_lite.tools.text_tables import aligned
 
 _NOTHING = "-"
 
@@ -57,13 +58,7 @@ def _has_all(row: dict[str, Any], columns: Sequence[str], words: Iterable[str]) 
 def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
     lines = [[name.upper() for name in columns]]
     lines += [[_cell(row[name]) or _NOTHING for name in columns] for row in rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    return [
-        "  ".join(
-            f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
+    return aligned(lines)
 
 
 def _cell(value: Any) -> str:

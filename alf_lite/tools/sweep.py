@@ -15,6 +15,7 @@ from absl.flags import FlagValues
 
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.tools.invocation import invocation
+from alf_lite.tools.text_tables import aligned
 
 if TYPE_CHECKING:
     from alf_lite.tools.run_processes import Run, RunInProgress
@@ -211,16 +212,7 @@ def table(trials: Trials) -> list[str]:
         how = f"{trial.state}{': ' if trial.message else ''}{trial.message}"
         values = [_short(trial.settings[name]) for name in names]
         rows.append([str(trial.number), score, *values, how])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if last else cell.rjust(width)
-            for cell, width, last in zip(
-                row, widths, [False] * (len(row) - 1) + [True], strict=True
-            )
-        ).rstrip()
-        for row in rows
-    ]
+    lines = aligned(rows, num_right=len(rows[0]) - 1)
     states = [trial.state for trial in trials.all]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     return [*lines, f"{len(states)} trials: {', '.join(counts)}"]
