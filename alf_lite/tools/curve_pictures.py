@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl.flags import FlagValues
@@ -142,8 +143,10 @@ def _write_table(file: str, panels: Iterable[Panel], axis: str) -> None:
     write_csv(file, header, rows)
 
 
-def write_csv(file: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes a table.
+def write_csv(
+    file: str | Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> None:
+    """Writes a table, in which None is nothing.
 
     Raises:
         ConfigError: if the file cannot be written.

@@ -92,11 +92,6 @@ class Dimension(NamedTuple):
         return f"{self.name} = {self.kind}({', '.join(given)})"
 
 
-def binding(name: str, value: str) -> str:
-    """The statement that gives a setting a value."""
-    return f"{name} = {value}"
-
-
 def draw(space: Sequence[Dimension], seed: Sequence[int]) -> dict[str, str]:
     """A value of every dimension, the same for the same seed."""
     generator = np.random.default_rng(seed)

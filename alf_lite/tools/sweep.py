@@ -116,7 +116,6 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
     """
     from alf_lite.config import TrainerConfig
     from alf_lite.config import files as config_files
-    from alf_lite.tools.search_space import binding
     from alf_lite.tools.sweep_methods import METHODS, import_optuna
 
     if setup.method not in METHODS:
@@ -134,7 +133,7 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
         for dimension in space:
             for value in dimension.examples():
                 settings = {**first, dimension.name: value}
-                bindings = [binding(*setting) for setting in settings.items()]
+                bindings = [f"{name} = {text}" for name, text in settings.items()]
                 with config_files.own_config():
                     config_files.parse_config(
                         setup.conf, [*setup.gin_params, *bindings]

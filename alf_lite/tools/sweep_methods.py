@@ -6,7 +6,7 @@ import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from alf_lite.border import CONFIG, border, check_regular
 from alf_lite.errors import needs_extra
@@ -18,30 +18,22 @@ STUDY = "study.db"
 Settings = dict[str, str]
 
 
-class Method(Protocol):
-    """Chooses the settings of trials."""
+class Method:
+    """Chooses the settings of trials; by itself, whatever became of earlier ones."""
 
     def propose(self, number: int) -> Settings | None:
         """Those of the trial of this number; None if all there are were tried."""
+        raise NotImplementedError
 
     def should_prune(self, number: int, step: int, score: float) -> bool:
         """Whether a trial is not worth going on, by its score at an evaluation."""
+        return False
 
     def tell(self, number: int, state: str, score: float | None) -> None:
         """How a trial ended: "finished", "pruned" or "failed"."""
 
 
-class _FixedMethod:
-    """What is tried does not depend on how it went."""
-
-    def should_prune(self, number: int, step: int, score: float) -> bool:
-        return False
-
-    def tell(self, number: int, state: str, score: float | None) -> None:
-        pass
-
-
-class RandomMethod(_FixedMethod):
+class RandomMethod(Method):
     """Draws every setting on its own."""
 
     def __init__(self, space: Sequence[Dimension], seed: int) -> None:
@@ -52,7 +44,7 @@ class RandomMethod(_FixedMethod):
         return draw(self._space, [self._seed, number])
 
 
-class GridMethod(_FixedMethod):
+class GridMethod(Method):
     """Tries all combinations.
 
     Args:
@@ -69,7 +61,7 @@ class GridMethod(_FixedMethod):
         return next(itertools.islice(combinations, number, None), None)
 
 
-class OptunaMethod:
+class OptunaMethod(Method):
     """Tree-structured Parzen estimators; the median of the others prunes.
 
     Its study is kept in SQLite, for Optuna's own tools, too.

@@ -7,7 +7,6 @@ where a sweep was stopped.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import logging
@@ -22,8 +21,8 @@ from alf_lite.checkpoints.files import new_output
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.runs.curves import rows_of
 from alf_lite.runs.directory import INOPERATIVE_CONFIG, RUN_FILE, read_run_record
+from alf_lite.tools.curve_pictures import write_csv
 from alf_lite.tools.run_processes import Run, RunEnd
-from alf_lite.tools.search_space import binding
 from alf_lite.tools.sweep_methods import Method
 from alf_lite.utils.row_log import METRICS
 
@@ -141,18 +140,11 @@ class Trials:
         """All trials as CSV, the best first."""
         path = self.root_dir / TABLE_FILE
         names = [name for trial in self.all[:1] for name in trial.settings]
-        with (
-            new_output(path, replace_file=True) as temporary,
-            temporary.open("w", encoding="utf-8", newline="") as file,
-        ):
-            writer = csv.writer(file)
-            writer.writerow(["trial", "state", "score", *names, "message"])
-            for trial in self.ranked():
-                values = [trial.settings[name] for name in names]
-                score = "" if trial.score is None else trial.score
-                writer.writerow(
-                    [trial.number, trial.state, score, *values, trial.message]
-                )
+        rows = [
+            (t.number, t.state, t.score, *(t.settings[n] for n in names), t.message)
+            for t in self.ranked()
+        ]
+        write_csv(path, ("trial", "state", "score", *names, "message"), rows)
         return path
 
     def ranked(self) -> list[Trial]:
@@ -247,7 +239,7 @@ class Sweeping:
                 root_dir,
                 [
                     *self._arguments,
-                    *(f"--gin_param={binding(*s)}" for s in trial.settings.items()),
+                    *(f"--gin_param={k} = {v}" for k, v in trial.settings.items()),
                     f"--seed={seed}",
                 ],
             )
