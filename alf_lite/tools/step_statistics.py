@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +48,8 @@ class Findings:
         self, name: str, wrong: np.ndarray, values: np.ndarray, env_id: int, first: int
     ) -> None:
         """Takes in those of ``values`` [T, ...], the first at step ``first``."""
+        if not wrong.any():
+            return
         self.count += int(wrong.sum())
         for index in np.argwhere(wrong)[: _MAX_PLACES - len(self.places)].tolist():
             element = "".join(f"[{i}]" for i in index[1:])
@@ -166,53 +168,23 @@ def _look_at_values(
 ) -> None:
     is_first = sequence.fields["step_type"] == StepType.FIRST
     is_last = sequence.fields["step_type"] == StepType.LAST
+    # What stands where no action was taken is of no account.
+    all_unused = {"prev_action": is_first, "action": is_last}
     for name, array in sequence.fields.items():
-        if array.dtype.kind == "f":
-            _find(result.not_finite, name, array, sequence.env_id, first, _not_finite)
-        if name not in bounds:
-            continue
-        # What stands where no action was taken is of no account.
-        unused = None
-        if field_kind(name) == "prev_action":
-            unused = is_first
-        elif field_kind(name) == "action":
-            unused = is_last[: len(array)]
-        outside = _outside(bounds[name], unused)
-        _find(result.out_of_bounds, name, array, sequence.env_id, first, outside)
-
-
-def _find(
-    findings: Findings,
-    name: str,
-    array: np.ndarray,
-    env_id: int,
-    first: int,
-    is_wrong: Callable[[np.ndarray, int], np.ndarray],
-) -> None:
-    """Takes in what is wrong, given values [t, ...] and where in the array they are."""
-    rows = max(1, _CHUNK_VALUES // max(1, array[:1].size))
-    for begin in range(0, len(array), rows):
-        values = array[begin : begin + rows]
-        wrong = is_wrong(values, begin)
-        if wrong.any():
-            findings.add(name, wrong, values, env_id, first + begin)
-
-
-def _not_finite(values: np.ndarray, begin: int) -> np.ndarray:
-    return ~np.isfinite(values)
-
-
-def _outside(
-    bounds: Bounds, unused: np.ndarray | None
-) -> Callable[[np.ndarray, int], np.ndarray]:
-    def is_wrong(values: np.ndarray, begin: int) -> np.ndarray:
-        # Not so for NaN, which is found as such.
-        outside = (values < bounds.low) | (values > bounds.high)
-        if unused is not None:
-            outside[unused[begin : begin + len(values)]] = False
-        return outside
-
-    return is_wrong
+        unused = all_unused.get(field_kind(name))
+        num_rows = max(1, _CHUNK_VALUES // max(1, array[:1].size))
+        for begin in range(0, len(array), num_rows):
+            values = array[begin : begin + num_rows]
+            place = values, sequence.env_id, first + begin
+            if array.dtype.kind == "f":
+                result.not_finite.add(name, ~np.isfinite(values), *place)
+            if name in bounds:
+                # Not so for NaN, which is found as such.
+                low, high = bounds[name]
+                outside = (values < low) | (values > high)
+                if unused is not None:
+                    outside[unused[begin : begin + len(values)]] = False
+                result.out_of_bounds.add(name, outside, *place)
 
 
 def spec_bounds(source: Source, env: Environment) -> dict[str, Bounds]:
