@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -13,7 +14,7 @@ import random
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -151,37 +152,49 @@ class _Check:
 
     def run(self) -> None:
         """Checks all that can be checked."""
-        if not self._can_be_built():
-            return
-        # What is found says more than what would follow from it.
-        for step in (self._batch, self._trajectories, self._gymnasium_check):
+        for step in (
+            self._single,
+            self._batch,
+            self._trajectories,
+            self._gymnasium_check,
+            self._measure,
+        ):
+            # What is found says more than what would follow from it.
             if not self._problems:
                 with self._noted():
                     step()
-        if not self._problems:
-            with self._noted():
-                self._measure()
 
     def _problem(self, text: str) -> None:
         if text not in self._problems:
             self._problems.append(text)
 
-    def _noted(self) -> _Noted:
-        return _Noted(self.report.name, self._problem)
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """What fails in the block is a problem; a missing package is none of it."""
+        try:
+            yield
+        except ENV_FAILURES as error:
+            is_ours = isinstance(error, AlfLiteError)
+            text = str(error) if is_ours else exception_text(error)
+            missing = env_ids.missing_package(self.report.name, text)
+            if missing is not None:
+                raise missing from error
+            if isinstance(error, MissingExtraError):
+                raise
+            self._problem(text)
 
     # One environment
 
-    def _can_be_built(self) -> bool:
-        with self._noted():
-            env = self._factory()
-            try:
-                describe_env(env)
-                self._is_masked = single_mask(*env.reset(seed=SEED)) is not None
-                self._has_time_limit = bool(env.spec and env.spec.max_episode_steps)
-                self._has_time_limit |= _wraps(env, gymnasium.wrappers.TimeLimit)
-            finally:
-                env.close()
-        return not self._problems
+    def _single(self) -> None:
+        """Whether it can be built, and what there is to know for all other steps."""
+        env = self._factory()
+        try:
+            describe_env(env)
+            self._is_masked = single_mask(*env.reset(seed=SEED)) is not None
+            self._has_time_limit = bool(env.spec and env.spec.max_episode_steps)
+            self._has_time_limit |= _wraps(env, gymnasium.wrappers.TimeLimit)
+        finally:
+            env.close()
 
     def _gymnasium_check(self) -> None:
         if self._is_masked:
@@ -335,29 +348,6 @@ class _Check:
         finally:
             env.close()
         return steps * count / elapsed
-
-
-class _Noted:
-    """What fails in the block is a problem; a missing package is none of it."""
-
-    def __init__(self, name: str, note: Callable[[str], None]) -> None:
-        self._name = name
-        self._note = note
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if not isinstance(error, ENV_FAILURES):
-            return False
-        is_ours = isinstance(error, AlfLiteError)
-        text = str(error) if is_ours else exception_text(error)
-        missing = env_ids.missing_package(self._name, text)
-        if missing is not None:
-            raise missing from error
-        if isinstance(error, MissingExtraError):
-            return False
-        self._note(text)
-        return True
 
 
 def _seed_globals(seed: int) -> None:
