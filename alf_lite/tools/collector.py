@@ -334,6 +334,9 @@ class Collection:
 
     Args:
         env: see :func:`collect`, as for the others.
+
+    Attributes:
+        num_env_steps: those that were kept and are not FIRST.
     """
 
     def __init__(
@@ -350,7 +353,14 @@ class Collection:
         self._amount = amount
         self._seed = seed
         self._overwrite_policy_output = overwrite_policy_output
-        self._steps = _Steps(env, amount)
+        amount.begin(env.batch_size)
+        self.num_env_steps = 0
+        self._spec = experience_spec(env)
+        self._kept: list[np.ndarray] = []  # [B] each
+        self._ends_with_first = np.zeros(env.batch_size, np.bool_)
+        self._chunks: list[Experience] = []  # [T, B, ...] each, on the CPU
+        self._time_steps: list[TimeStep] = []  # [B, ...] each
+        self._actions: list[Nest] = []  # of all of these but the newest
 
     def run(self, requests: StopRequests | None = None) -> None:
         """Collects all that is wanted, or until it is asked to stop.
@@ -363,52 +373,28 @@ class Collection:
         Raises:
             StopRequestedError: if there was one.
         """
-        env, steps = self._env, self._steps
+        env = self._env
         waiting = contextlib.nullcontext if requests is None else requests.raised
         with random_state.preserved(), torch.inference_mode():
             if self._seed is not None:
                 random_state.seed_everything(self._seed)
             with waiting():
                 time_step = env.reset(self._seed)
-            steps.add(time_step)
+            self._add(time_step)
             while not self._amount.is_complete:
                 with waiting():
                     action = self._policy.act(time_step)
                     time_step = env.step(action)
                 if self._overwrite_policy_output:
                     action = time_step.prev_action
-                steps.add(time_step, action)
-
-    @property
-    def num_env_steps(self) -> int:
-        """Steps that are not FIRST."""
-        return self._steps.num_env_steps
+                self._add(time_step, action)
 
     @property
     def progress(self) -> str:
         """How much there is of how much, in words."""
         return self._amount.progress
 
-    def to_buffer(self) -> ReplayBuffer:
-        """What was collected, see :func:`collect`; it is gone here then."""
-        return self._steps.to_buffer()
-
-
-class _Steps:
-    """The steps that were kept so far."""
-
-    def __init__(self, env: Environment, amount: Amount) -> None:
-        amount.begin(env.batch_size)
-        self.num_env_steps = 0  # those that are not FIRST
-        self._amount = amount
-        self._spec = experience_spec(env)
-        self._kept: list[np.ndarray] = []  # [B] each
-        self._ends_with_first = np.zeros(env.batch_size, np.bool_)
-        self._chunks: list[Experience] = []  # [T, B, ...] each, on the CPU
-        self._time_steps: list[TimeStep] = []  # [B, ...] each
-        self._actions: list[Nest] = []  # of all of these but the newest
-
-    def add(self, time_step: TimeStep, action: Nest = None) -> None:
+    def _add(self, time_step: TimeStep, action: Nest = None) -> None:
         """Takes in a step and, unless it is the first, the action that led to it."""
         step_type = time_step.step_type.numpy(force=True)
         is_first, is_last = step_type == StepType.FIRST, step_type == StepType.LAST
@@ -429,7 +415,7 @@ class _Steps:
         self._ends_with_first[kept] = is_first[kept]
 
     def to_buffer(self) -> ReplayBuffer:
-        """All of it; what is kept here is gone then."""
+        """What was collected, see :func:`collect`; it is gone here then."""
         # Nothing was done at the newest steps.
         newest = self._time_steps[-1]
         self._actions.append(nest.map_structure(torch.zeros_like, newest.prev_action))
