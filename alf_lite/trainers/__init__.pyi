@@ -32,7 +32,6 @@ from alf_lite.trainers.noise_scale import (
     NoiseScale as NoiseScale,
 )
 from alf_lite.trainers.progress_display import (
-    NoDisplay as NoDisplay,
     ProgressBar as ProgressBar,
     ProgressDisplay as ProgressDisplay,
     ProgressLines as ProgressLines,
@@ -53,7 +52,6 @@ from alf_lite.trainers.progress_measures import (
     format_speed as format_speed,
 )
 from alf_lite.trainers.run_end import (
-    Save as Save,
     TrainResult as TrainResult,
     end_entries as end_entries,
     keep_what_is_whole as keep_what_is_whole,

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from alf_lite.trainers.progress_measures import (
     Measures,
@@ -21,15 +21,17 @@ _GAP = 3  # between two cells of the table below the bar
 _MIN_VALUE_WIDTH = 9
 
 
-class ProgressDisplay(Protocol):
-    """Both kinds of display. ``is_due`` is asked every iteration and is cheap."""
+class ProgressDisplay:
+    """What a display does; this one shows nothing."""
 
     def start(self, status: Status) -> None: ...
 
     def begin_measuring(self, status: Status) -> None:
         """After the first iteration, in which workers start and code is compiled."""
 
-    def is_due(self, fraction: float) -> bool: ...
+    def is_due(self, fraction: float) -> bool:
+        """Whether to call ``show``; asked in every iteration, and cheap."""
+        return False
 
     def show(self, status: Status) -> None: ...
 
@@ -64,7 +66,7 @@ def choose_display(wanted: ProgressDisplay | bool | None) -> ProgressDisplay:
                 return create_progress_display(stream)
         if _is_notebook():
             return ProgressLines(sys.stdout)
-    return wanted or NoDisplay()
+    return wanted or ProgressDisplay()
 
 
 def _is_notebook() -> bool:
@@ -74,25 +76,6 @@ def _is_notebook() -> bool:
     from ipykernel.kernelapp import IPKernelApp
 
     return bool(IPKernelApp.initialized())
-
-
-class NoDisplay:
-    """Shows nothing."""
-
-    def start(self, status: Status) -> None: ...
-
-    def begin_measuring(self, status: Status) -> None: ...
-
-    def is_due(self, fraction: float) -> bool:
-        return False
-
-    def show(self, status: Status) -> None: ...
-
-    def show_evaluation(
-        self, num_steps: int, num_episodes: int, num_wanted: int
-    ) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class RunDisplay:
@@ -140,7 +123,7 @@ class RunDisplay:
         self._display.show(status)
 
 
-class ProgressLines:
+class ProgressLines(ProgressDisplay):
     """A line per tenth of the run, and every few seconds: rarer in long runs."""
 
     _EVALUATION_SECONDS = 10.0
@@ -182,14 +165,12 @@ class ProgressLines:
             text = evaluation_text(num_steps, num_episodes, num_wanted)
             self._print(f"      {text}")
 
-    def close(self) -> None: ...
-
     def _print(self, text: str) -> None:
         self._last = time.monotonic()
         print(text, file=self._stream, flush=True)
 
 
-class ProgressBar:
+class ProgressBar(ProgressDisplay):
     """A bar and a table, redrawn from the training loop: no thread competes with it."""
 
     _REDRAW_SECONDS = 0.4

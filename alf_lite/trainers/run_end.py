@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError, DivergedError
 from alf_lite.policies.evaluator import EvalResult
@@ -116,14 +116,11 @@ def open_files(
     )
 
 
-class Save(Protocol):
-    """Writes a checkpoint of the last whole iteration."""
-
-    def __call__(self, *, required: bool, with_hooks: bool = True) -> None: ...
-
-
 def keep_what_is_whole(
-    error: BaseException, iterations: int, checkpoints: RunCheckpoints, save: Save
+    error: BaseException,
+    iterations: int,
+    checkpoints: RunCheckpoints,
+    save: Callable[..., None],
 ) -> str:
     """Saves the last whole iteration if it is still there.
 
@@ -131,7 +128,7 @@ def keep_what_is_whole(
         error: what ended the run; gets a note that says what is kept.
         iterations: that are complete.
         checkpoints: of the run.
-        save: see there.
+        save: writes a checkpoint of the last whole iteration, see ``Trainer``.
 
     Returns:
         The note.
@@ -152,7 +149,7 @@ def keep_what_is_whole(
     return text
 
 
-def _try_to(save: Save) -> str:
+def _try_to(save: Callable[..., None]) -> str:
     """Returns what failed, after a space."""
     try:
         save(required=True)

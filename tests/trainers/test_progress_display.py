@@ -12,8 +12,8 @@ import pytest
 
 from alf_lite.trainers import progress_display, progress_measures
 from alf_lite.trainers.progress_display import (
-    NoDisplay,
     ProgressBar,
+    ProgressDisplay,
     ProgressLines,
     cells,
     choose_display,
@@ -66,12 +66,12 @@ def test_terminal_gets_a_bar_and_everything_else_lines():
 def test_a_program_of_ones_own_shows_progress_where_somebody_looks(
     monkeypatch, terminal
 ):
-    assert isinstance(choose_display(None), NoDisplay)
+    assert type(choose_display(None)) is ProgressDisplay
     assert isinstance(choose_display(True), ProgressLines)
     monkeypatch.setattr(sys, terminal, Terminal())
     assert isinstance(choose_display(None), ProgressBar)
-    assert isinstance(choose_display(False), NoDisplay)
-    given = NoDisplay()
+    assert type(choose_display(False)) is ProgressDisplay
+    given = ProgressDisplay()
     assert choose_display(given) is given
 
 
@@ -83,7 +83,7 @@ def test_a_notebook_shows_progress_below_the_cell(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     assert isinstance(choose_display(None), ProgressLines)
     kernel.initialized = lambda: False  # a program that has merely imported it
-    assert isinstance(choose_display(None), NoDisplay)
+    assert type(choose_display(None)) is ProgressDisplay
 
 
 def test_line_tells_speed_return_and_time_to_go(clock):
