@@ -63,6 +63,10 @@ class RunCheckpoints:
         uninterrupted: what stops the run waits in this block, while a checkpoint is
             written.
         is_kept: False to write nothing at all.
+
+    Attributes:
+        run_id: what the event files of this run end with.
+        last_path: the newest checkpoint that the run can be resumed from.
     """
 
     def __init__(
@@ -74,7 +78,7 @@ class RunCheckpoints:
         uninterrupted: Callable[[], AbstractContextManager[None]],
         is_kept: bool,
     ) -> None:
-        self._run_directory = run_directory
+        self.run_directory = run_directory
         self._uninterrupted = uninterrupted
         self._is_kept = is_kept
         self._given = given
@@ -82,34 +86,20 @@ class RunCheckpoints:
         # Where those of the run are; a rank has parts of its own.
         root = run_directory.path if ranks.is_first else run_directory.path.parents[1]
         self._of_run = root / run_directory.checkpoints.name
-        self._run_id = event_writer.new_run_id()
+        self.run_id = event_writer.new_run_id()
         self._event_files: dict[str, int] = {}
         self._log_sizes: dict[str, int] = {}
         self._is_new = False
-        self._last_path: Path | None = None
+        self.last_path: Path | None = None
         self._last_iteration: int | None = None
         self._failures = 0
-
-    @property
-    def last_path(self) -> Path | None:
-        """The newest checkpoint that the run can be resumed from."""
-        return self._last_path
-
-    @property
-    def run_directory(self) -> RunDirectory:
-        return self._run_directory
-
-    @property
-    def run_id(self) -> str:
-        """What the event files of this run end with."""
-        return self._run_id
 
     def has_any(self) -> bool:
         """Whether there is something to resume.
 
         The best policy of a run that ended before its first checkpoint is nothing.
         """
-        record = self._run_directory.earlier_record
+        record = self.run_directory.earlier_record
         ended_before = (
             record.get("resumed_iterations") == 0
             and record.get("checkpoint") is None
@@ -131,9 +121,9 @@ class RunCheckpoints:
             if not ranks.is_first:
                 self._checkpointer.drop_after(-1)  # of another run
             # A run that died before its first checkpoint begins anew.
-            earlier = self._run_directory.earlier_record.get("run_id")
+            earlier = self.run_directory.earlier_record.get("run_id")
             earlier = earlier if event_writer.is_run_id(earlier) else None
-            self._run_id = earlier or self._run_id
+            self.run_id = earlier or self.run_id
             self._is_new = earlier is None
             return None
         loaded = load_together(self._checkpointer, self._of_run, algorithm)
@@ -142,9 +132,9 @@ class RunCheckpoints:
         run = training_state.restore(algorithm, loaded)
         equal_on_all_ranks(algorithm)
         algorithm.metrics.share()
-        self._last_path = self._of_run / loaded.path.name
+        self.last_path = self._of_run / loaded.path.name
         self._last_iteration = run.iterations
-        self._run_id, self._event_files = run_id or self._run_id, sizes
+        self.run_id, self._event_files = run_id or self.run_id, sizes
         self._log_sizes = log_sizes
         hooks.load_state_dict(hook_states)
         return run
@@ -158,7 +148,7 @@ class RunCheckpoints:
 
     def check_logs(self) -> None:
         """Raises ConfigError if a new run would add to logs that are there already."""
-        there = [path for path in self._run_directory.logs.values() if path.exists()]
+        there = [path for path in self.run_directory.logs.values() if path.exists()]
         if self._is_new and there:
             raise ConfigError(
                 f"{there[0]} is there, but no run that has written it. Move it away, "
@@ -167,18 +157,18 @@ class RunCheckpoints:
 
     def rewind_summaries(self) -> None:
         """Drops what was summarised after the checkpoint that was resumed."""
-        for name, path in self._run_directory.logs.items():
+        for name, path in self.run_directory.logs.items():
             row_log.rewind_rows(path, self._log_sizes.get(name, 0))
         event_writer.rewind_event_files(
-            self._run_directory.train_summaries, self._run_id, self._event_files
+            self.run_directory.train_summaries, self.run_id, self._event_files
         )
 
     def update_config_texts(self) -> dict[str, str]:
         """Writes the configuration as it is known now, and returns its texts."""
         texts = config_texts(self._given)
         if self._is_kept:
-            self._run_directory.lock.check()
-            self._run_directory.write_config_texts(texts, required=False)
+            self.run_directory.lock.check()
+            self.run_directory.write_config_texts(texts, required=False)
         return texts
 
     def save(
@@ -218,9 +208,9 @@ class RunCheckpoints:
         if not self._is_kept:
             return
         summary.flush()
-        directory, run_id = self._run_directory.train_summaries, self._run_id
+        directory, run_id = self.run_directory.train_summaries, self.run_id
         sizes = event_writer.event_file_sizes(directory, run_id)
-        logs = self._run_directory.logs.items()
+        logs = self.run_directory.logs.items()
         log_sizes = {name: row_log.row_log_size(path) for name, path in logs}
         files = {"run_id": run_id, "sizes": sizes, "log_sizes": log_sizes}
         state = training_state.capture(algorithm, run, files, hook_states)
@@ -243,10 +233,10 @@ class RunCheckpoints:
         if not ranks.is_first:  # only now that the run has its checkpoint
             self._checkpointer.prune()
         self._failures = 0
-        self._last_path, self._last_iteration = path, run.iterations
+        self.last_path, self._last_iteration = path, run.iterations
 
     def _check(self, algorithm: RLAlgorithm) -> None:
-        self._run_directory.lock.check()
+        self.run_directory.lock.check()
         algorithm.raise_late_errors()
         training_state.check_finite(algorithm)
 
@@ -299,7 +289,7 @@ class RunCheckpoints:
             return
         assert self._last_iteration == run.iterations, "nothing was trained since"
         with self._uninterrupted():
-            self._run_directory.lock.check()
+            self.run_directory.lock.check()
             try:
                 self._checkpointer.mark_best(run.iterations, score)
             except CheckpointError as error:
@@ -316,7 +306,7 @@ class RunCheckpoints:
             return
         assert run.best_score is not None, run
         with self._uninterrupted():
-            self._run_directory.lock.check()
+            self.run_directory.lock.check()
             try:
                 if self._checkpointer.mark_best(policy.iterations, run.best_score):
                     return
@@ -337,7 +327,7 @@ class RunCheckpoints:
         """Starts the first episodes of a run, or continues those of the checkpoint."""
         own_seed = ranks.seed_of(run.seed)
         seed = random_state.derive_seed(own_seed, "environments", run.iterations)
-        if self._last_path is None:
+        if self.last_path is None:
             algorithm.reset_environment(seed)
             return
         new = algorithm.training_run.resume_environment(seed)

@@ -79,23 +79,11 @@ class RunDirectory:
                 "that does not exist any more"
             ) from error
         self.lock = RunLock(self.path)
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def train_summaries(self) -> Path:
-        return self.path / "train"
-
-    @property
-    def logs(self) -> dict[str, Path]:
-        """Name -> JSON lines, see :mod:`alf_lite.utils.row_log`."""
-        return {name: self.path / f"{name}.jsonl" for name in KEYS}
-
-    @property
-    def run_file(self) -> Path:
-        return self.path / RUN_FILE
+        self.checkpoints = self.path / "checkpoints"
+        self.train_summaries = self.path / "train"
+        self.run_file = self.path / RUN_FILE
+        # Name -> JSON lines, see alf_lite.utils.row_log
+        self.logs = {name: self.path / f"{name}.jsonl" for name in KEYS}
 
     def acquire(self) -> None:
         """Takes the lock, and deletes what a run that was killed left half written.
@@ -118,23 +106,19 @@ class RunDirectory:
                 f"root_dir {str(self.path)!r} cannot be used: {reason}"
             ) from error
         if self.checkpoints.is_symlink():
-            self.release()
+            self.lock.release()
             raise ConfigError(
                 f"{self.checkpoints} is a link. The run deletes what is old there, "
                 "which may be another run's. Make root_dir itself the link, or remove "
                 "it."
             )
 
-    def release(self) -> None:
-        """Gives the lock back. A second call does nothing."""
-        self.lock.release()
-
     def __enter__(self) -> RunDirectory:
         self.acquire()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.release()
+        self.lock.release()
 
     @property
     def earlier_record(self) -> dict[str, Any]:

@@ -81,41 +81,33 @@ class StopSignals:
     Outside the main thread, where Python delivers no signals, it does nothing.
 
     Attributes:
+        received: the first signal that asked to stop.
+        is_starting: whether a signal breaks off whatever is done.
         num_broken_off: how often a ``BrokenOffError`` was raised.
     """
 
     def __init__(self) -> None:
-        self._received: signal.Signals | None = None
+        self.received: signal.Signals | None = None
         self._checkpoint_requested = False
         self._previous: dict[signal.Signals, Any] = {}
         self._blocked: set[int] = set()  # until then, by who has started the process
         self._is_held_off = False
-        self._is_starting = True  # there is nothing yet that could be saved
+        self.is_starting = True  # there is nothing yet that could be saved
         self.num_broken_off = 0
         self._watch: _Watch | None = None
 
-    @property
-    def received(self) -> signal.Signals | None:
-        """The first one that asked to stop."""
-        return self._received
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether a signal breaks off whatever is done."""
-        return self._is_starting
-
     def hear_of(self, number: int) -> None:
         """Another rank of the run has received this signal."""
-        if self._received is None:
-            self._received = signal.Signals(number)
+        if self.received is None:
+            self.received = signal.Signals(number)
 
     def usual_end(self) -> BaseException | None:
         """What the signal is for a program: KeyboardInterrupt, or SystemExit(143)."""
-        if self._received is None:
+        if self.received is None:
             return None
-        if self._received == signal.SIGINT:
+        if self.received == signal.SIGINT:
             return KeyboardInterrupt()
-        return SystemExit(128 + self._received)
+        return SystemExit(128 + self.received)
 
     def check(self) -> None:
         """Raises what anyone may have kept that a signal has raised.
@@ -123,7 +115,7 @@ class StopSignals:
         Raises:
             BrokenOffError: if there was a signal.
         """
-        if self._received is not None:
+        if self.received is not None:
             raise BrokenOffError(self)
 
     def start_is_over(self) -> None:
@@ -132,8 +124,8 @@ class StopSignals:
         Raises:
             BrokenOffError: if there was a signal before.
         """
-        self._is_starting = False
-        self._is_starting = self._received is not None  # none that comes now is missed
+        self.is_starting = False
+        self.is_starting = self.received is not None  # none that comes now is missed
         self.check()
 
     def take_checkpoint_request(self) -> bool:
@@ -200,7 +192,7 @@ class StopSignals:
             return
         if isinstance(error, BrokenOffError):
             raise end.with_traceback(traceback) from None
-        if self._is_starting:  # a library that is broken off may say it in its words
+        if self.is_starting:  # a library that is broken off may say it in its words
             raise end from error
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -211,12 +203,12 @@ class StopSignals:
         elif number == signal.SIGUSR2:
             self._checkpoint_requested = True
             _say(logging.INFO, "SIGUSR2: saving after this iteration.")
-        elif number != signal.SIGUSR1 and self._received is None:
-            self._received = signal.Signals(number)
-            if not self._is_starting:
+        elif number != signal.SIGUSR1 and self.received is None:
+            self.received = signal.Signals(number)
+            if not self.is_starting:
                 _say(
                     logging.WARNING,
-                    f"{self._received.name}: finishing this iteration, then saving. "
+                    f"{self.received.name}: finishing this iteration, then saving. "
                     "Once more ends the run within ten seconds.",
                 )
             elif not self._is_held_off:
@@ -225,8 +217,8 @@ class StopSignals:
     def _may_break_off(self, watch: _Watch) -> bool:
         if self._is_held_off:
             return False
-        if self._is_starting:
-            return self._received is not None and not self._is_on_its_way()
+        if self.is_starting:
+            return self.received is not None and not self._is_on_its_way()
         if watch.num_wanted <= self.num_broken_off:
             return False
         if ranks.size > 1:  # the others would wait for this one
