@@ -67,10 +67,7 @@ class Curves(dict[str, Curve]):
         self.path = path
         with border(path / f"{METRICS}.jsonl"):
             super().__init__(_curves_of(rows_of(path, METRICS)))
-        files = [path / name for name in (OPERATIVE_CONFIG, USER_CONFIG)]
-        texts = [read_text(f, errors="replace") if f.exists() else "" for f in files]
-        with border(path):
-            self.settings: dict[str, Any] = settings_in(*texts)
+        self.settings = settings_of(path)
 
     def __repr__(self) -> str:
         """The names of the curves, not their numbers."""
@@ -271,6 +268,18 @@ def _import_pandas() -> Any:
 
 
 # The settings of a run
+
+
+def settings_of(run: Path) -> dict[str, Any]:
+    """What :func:`settings_in` finds in the files of a run, if there are any.
+
+    Raises:
+        DataError: if one of them cannot be read.
+    """
+    files = [run / name for name in (OPERATIVE_CONFIG, USER_CONFIG)]
+    texts = [read_text(f, errors="replace") if f.exists() else "" for f in files]
+    with border(run):
+        return settings_in(*texts)
 
 
 def settings_in(operative_text: str, user_text: str = "") -> dict[str, Any]:

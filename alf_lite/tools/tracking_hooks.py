@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from alf_lite.border import read_text
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, missing_extra
 from alf_lite.policies.evaluator import EvalResult
-from alf_lite.runs.curves import settings_in
+from alf_lite.runs.curves import settings_of
 from alf_lite.runs.directory import OPERATIVE_CONFIG, USER_CONFIG
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.hooks import Hook, Training
@@ -104,7 +103,8 @@ class TrackingHook(Hook, abc.ABC):
                 f"{type(self).__name__}: a run that keeps nothing logs nothing. Give "
                 "Trainer a root_dir."
             )
-        self._axis = train_summaries.axis(training.algorithm.config)
+        axis = train_summaries.axis(training.algorithm.config)
+        self._axis = "iteration" if axis == "iterations" else axis
         name, root_dir = training.root_dir.name, training.root_dir
         with random_state.preserved():  # services draw names
             try:
@@ -164,7 +164,7 @@ class TrackingHook(Hook, abc.ABC):
         if not self._has_sent_settings and training.run.iterations > 0:
             # By now everything is built, and has read its settings.
             self._has_sent_settings = True
-            self._try(self._send_settings, _settings_of(training.root_dir))
+            self._try(self._send_settings, settings_of(training.root_dir))
         self._try(self._send_rows, rows)
         for row, of_row in histograms:
             self._try(self._send_histograms, of_row, row)
@@ -185,22 +185,9 @@ class TrackingHook(Hook, abc.ABC):
                 _first_line(error),
             )
 
-    def _step(self, row: Row) -> int:
-        """Where a row is on the axis of the run."""
-        name = "iteration" if self._axis == "iterations" else "env_steps"
-        return int(row.get(name, 0))
-
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
-
-
-def _settings_of(root_dir: Path) -> dict[str, Any]:
-    texts = []
-    for name in (OPERATIVE_CONFIG, USER_CONFIG):
-        path = root_dir / name
-        texts.append(read_text(path) if path.is_file() else "")
-    return settings_in(*texts)
 
 
 @configurable
@@ -247,9 +234,8 @@ class WandbHook(TrackingHook):
             # A progress bar that is redrawn is no log.
             settings=wandb.Settings(console="off"),
         )
-        axis = "iteration" if self._axis == "iterations" else "env_steps"
-        self._run.define_metric(axis)
-        self._run.define_metric("*", step_metric=axis)
+        self._run.define_metric(self._axis)
+        self._run.define_metric("*", step_metric=self._axis)
         return str(self._run.id)
 
     def _send_settings(self, settings: Mapping[str, Any]) -> None:
@@ -349,8 +335,9 @@ class MlflowHook(TrackingHook):
 
         now = int(time.time() * 1000)
         metrics = [
-            Metric(_FOREIGN.sub("_", name), float(value), now, self._step(row))
+            Metric(_FOREIGN.sub("_", name), float(value), now, step)
             for row in rows
+            for step in [int(row.get(self._axis, 0))]
             for name, value in row.items()
         ]
         for part in _in_parts(metrics, _MAX_METRICS):
