@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import enum
 import functools
 import inspect
 import sys
@@ -92,7 +91,7 @@ def bound() -> dict[BindingKey, Any]:
 
 def statement(key: BindingKey, value: Any) -> str:
     """The line of a conf that binds ``value``; a comment if no conf can hold it."""
-    if gin_config._is_literally_representable(value):
+    if is_literal(value):
         return f"{key} = {value!r}"
     return f"# {key} = {value!r} cannot be written in a conf"
 
@@ -147,11 +146,6 @@ def modules_of(bindings: Mapping[BindingKey, Any]) -> set[str]:
         for selector in selectors
     }
     return {m for m in modules if m in sys.modules} - {"__main__", gin_config.__name__}
-
-
-def _used() -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """(active scope, selector) → the values that calls took from gin or a default."""
-    return gin_config._OPERATIVE_CONFIG
 
 
 def note_used(configurable: Any, values: Mapping[str, Any]) -> None:
@@ -241,7 +235,7 @@ def why_unused(key: BindingKey) -> str | None:
     """
     calls = [
         (scope, values)
-        for (scope, selector), values in _used().items()
+        for (scope, selector), values in gin_config._OPERATIVE_CONFIG.items()
         if selector == key.selector and _is_prefix(key.scope, scope)
     ]
     if not calls:
@@ -276,11 +270,12 @@ def _is_shadowed(key: BindingKey, active: str) -> bool:
 def export_use() -> dict[tuple[str, str], dict[str, Any]]:
     """What calls of this process used, to be imported by the process that started it.
 
-    A value that only a conf can express is looked up there, see ``_Bound``.
+    In place of a value that only a conf can express there are three dots, which no conf
+    can: every process looks up its own.
     """
     return {
-        call: {name: _plain(value) for name, value in values.items()}
-        for call, values in _used().items()
+        call: {n: v if _is_plain(v) else ... for n, v in values.items()}
+        for call, values in gin_config._OPERATIVE_CONFIG.items()
     }
 
 
@@ -290,7 +285,7 @@ def import_use(exported: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         if configurables.target(selector) is None:  # known in the other process only
             continue
         found = {
-            name: _binding_in_force(scope, selector, name) if value is _BOUND else value
+            name: _binding_in_force(scope, selector, name) if value is ... else value
             for name, value in values.items()
         }
         with gin_config._OPERATIVE_CONFIG_LOCK:
@@ -309,19 +304,8 @@ def evaluation_scope() -> contextlib.AbstractContextManager[Any]:
     return gin.config_scope(_EVALUATION) if is_used else contextlib.nullcontext()
 
 
-class _Bound(enum.Enum):
-    """Stands for a value with references: every process looks up its own."""
-
-    BOUND = 0
-
-
-_BOUND = _Bound.BOUND
-
-
-def _plain(value: Any) -> Any:
-    if references(value) or not gin_config._is_literally_representable(value):
-        return _BOUND
-    return value
+def _is_plain(value: Any) -> bool:
+    return is_literal(value) and not references(value)
 
 
 def _binding_in_force(scope: str, selector: str, parameter: str) -> Any:

@@ -107,13 +107,10 @@ def _unset(bindings: Bindings) -> Iterator[str]:
 def is_required(value: Any) -> bool:
     """Whether a value, or a part of it, is still to be given."""
     return any(
-        _is_constant(reference, "gin.REQUIRED")
+        reference.configurable.selector == CONSTANT
+        and reference.scopes == ["gin.REQUIRED"]
         for reference in config_bindings.references(value)
     )
-
-
-def _is_constant(reference: ConfigurableReference, name: str) -> bool:
-    return reference.configurable.selector == CONSTANT and reference.scopes == [name]
 
 
 def _infinite(bindings: Bindings) -> Iterator[str]:

@@ -18,19 +18,14 @@ from typing import Any, NamedTuple
 from alf_lite.errors import ConfigError
 
 
-class _FromConfig(NamedTuple):
-    """Stands for a value that the configuration binds."""
-
-    key: str  # scope/configurable.parameter
-
-
 class _Shipment(NamedTuple):
     """What travels."""
 
     value: Any
     config_text: str | None
     config_scope: str
-    from_config: dict[str, _FromConfig]  # fields of the value that were left out
+    # Fields of the value that were left out -> scope/configurable.parameter
+    from_config: dict[str, str]
 
 
 class Arrived(NamedTuple):
@@ -85,10 +80,8 @@ def load(dumped: bytes) -> Arrived:
         config_files.reset()
         config_files.parse_config_text(text)
     if shipment.from_config:
-        values = {
-            name: _bound_value(field.key)
-            for name, field in shipment.from_config.items()
-        }
+        keys = shipment.from_config
+        values = {name: _bound_value(key) for name, key in keys.items()}
         value = dataclasses.replace(value, **values)
     return Arrived(value, shipment.config_scope, has_config=True)
 
@@ -163,16 +156,16 @@ def _current_config() -> tuple[str | None, str]:
 
 def _from_config(
     value: Any, bound_fields: Mapping[str, str], scope: str
-) -> dict[str, _FromConfig]:
-    """The fields of ``value`` whose value is what the configuration binds."""
+) -> dict[str, str]:
+    """The fields of ``value`` that hold what the configuration binds, and where."""
     found = {}
     for name, parameter in bound_fields.items():
         parts = scope.split("/") if scope else []
         for length in range(len(parts), -1, -1):
             prefix = "".join(f"{part}/" for part in parts[:length])
-            field = _FromConfig(f"{prefix}{parameter}")
-            if _is_same(_bound_value(field.key), getattr(value, name)):
-                found[name] = field
+            key = f"{prefix}{parameter}"
+            if _is_same(_bound_value(key), getattr(value, name)):
+                found[name] = key
                 break
     return found
 

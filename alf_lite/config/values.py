@@ -183,26 +183,14 @@ class Range:
         return " and ".join(shown) or "finite"
 
 
-def ranged(
-    default: Any,
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-) -> Any:
-    """A dataclass field with a range, for :func:`field_problems`."""
-    accepted = Range(at_least, above, at_most)
-    return dataclasses.field(default=default, metadata={"range": accepted})
+def ranged(default: Any, **bounds: float) -> Any:
+    """A dataclass field with a :class:`Range`, for :func:`field_problems`."""
+    return dataclasses.field(default=default, metadata={"range": Range(**bounds)})
 
 
 def declared(**bounds: float) -> Any:
-    """A dataclass field whose default the algorithm declares.
-
-    Args:
-        **bounds: of a :class:`Range`.
-    """
-    metadata = {"range": Range(**bounds)} if bounds else {}
-    return dataclasses.field(default=UNSET, metadata=metadata)
+    """A dataclass field whose default the algorithm declares; perhaps a ranged one."""
+    return ranged(UNSET, **bounds) if bounds else dataclasses.field(default=UNSET)
 
 
 @functools.cache
