@@ -119,7 +119,7 @@ def main(
     """
     _prepare(stacks)
     if parent_pid is not None:
-        _die_with_parent(parent_pid or os.getppid())
+        die_with_parent(parent_pid or os.getppid(), signal.SIGKILL)
     _let_server_end()
     try:
         serve, settings = reduction.ForkingPickler.loads(dumped)
@@ -155,15 +155,20 @@ def _prepare(stacks: Connection) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def _die_with_parent(parent_pid: int) -> None:
-    """Has the operating system kill this process when its parent ends, on Linux."""
+def die_with_parent(parent_pid: int, number: int) -> None:
+    """Has the operating system end this process by a signal after its parent, on Linux.
+
+    Args:
+        parent_pid: of the process that has started this one.
+        number: of the signal.
+    """
     if not sys.platform.startswith("linux"):
         return
     import ctypes
 
     set_parent_death_signal = 1
     libc: Any = ctypes.CDLL(None)
-    libc.prctl(set_parent_death_signal, signal.SIGKILL)
+    libc.prctl(set_parent_death_signal, number)
     if os.getppid() != parent_pid:  # it died before the line above
         os._exit(1)
 

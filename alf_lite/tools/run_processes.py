@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from alf_lite.border import CONFIG, check_regular, reading
 from alf_lite.errors import ConfigError, DataError
+from alf_lite.processes.child_main import die_with_parent
 from alf_lite.processes.child_process import how_it_ended
 from alf_lite.runs.directory import read_run_record
 from alf_lite.runs.lock import IN_TRAINING
@@ -176,13 +177,7 @@ def start_training(
 
     def prepare() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-        if sys.platform.startswith("linux"):
-            import ctypes
-
-            set_parent_death_signal = 1
-            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-            if os.getppid() != parent:  # it died before the line above
-                os._exit(1)
+        die_with_parent(parent, signal.SIGTERM)
 
     with (root_dir / OUTPUT_FILE).open("ab") as file:
         return subprocess.Popen(
