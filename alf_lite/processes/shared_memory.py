@@ -9,7 +9,7 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -110,36 +110,30 @@ class SharedMemory:
 
     def arrays(self) -> list[np.ndarray]:
         """The parts, whose dtypes are numpy's."""
-        assert self._buffer is not None, "neither created nor attached"
-        arrays, offset = [], 0
-        for layout in self._layouts:
-            count = math.prod(layout.shape)
-            array = np.frombuffer(self._buffer, layout.dtype, count, offset)
-            arrays.append(array.reshape(layout.shape))
-            offset += _aligned_bytes(layout)
-        return arrays
+        return [part.view(x.dtype).reshape(x.shape) for part, x in self._parts()]
 
     def tensors(self) -> list[Tensor]:
         """The parts, whose dtypes are torch's."""
         import torch
 
-        assert self._buffer is not None, "neither created nor attached"
-        tensors, offset = [], 0
         # Ordinary tensors, whoever maps them.
         with torch.inference_mode(False):
-            for layout in self._layouts:
-                count = math.prod(layout.shape)
-                if count:
-                    flat = torch.frombuffer(
-                        self._buffer, dtype=layout.dtype, count=count, offset=offset
-                    )
-                else:
-                    flat = torch.empty(0, dtype=layout.dtype)
-                tensors.append(flat.view(layout.shape))
-                offset += _aligned_bytes(layout)
-        return tensors
+            return [
+                torch.from_numpy(part).view(x.dtype).view(x.shape)
+                for part, x in self._parts()
+            ]
+
+    def _parts(self) -> Iterator[tuple[np.ndarray, Layout]]:
+        """The bytes of each part, and its layout."""
+        block, begin = self.bytes_of_all, 0
+        for layout in self._layouts:
+            yield block[begin : begin + _num_bytes(layout)], layout
+            begin += _aligned_bytes(layout)
+
+
+def _num_bytes(layout: Layout) -> int:
+    return math.prod(layout.shape) * layout.dtype.itemsize
 
 
 def _aligned_bytes(layout: Layout) -> int:
-    size = math.prod(layout.shape) * layout.dtype.itemsize
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+    return -(-_num_bytes(layout) // _ALIGNMENT) * _ALIGNMENT
