@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import queue
@@ -216,10 +215,13 @@ class RayPool(WorkerPool[_RayWorker]):
         self._ask(worker, "live", group=LIFE)
 
     def _ask(self, worker: _RayWorker, call: str, *arguments: Any, group: str) -> None:
-        arrive = functools.partial(
-            _arrive, self._arrivals, worker.index, worker.incarnation, call
+        arrivals, who = self._arrivals, (worker.index, worker.incarnation, call)
+        worker.actor.ask(
+            call,
+            *arguments,
+            group=group,
+            then=lambda future: arrivals.put(_Arrival(*who, future)),
         )
-        worker.actor.ask(call, *arguments, group=group, then=arrive)
 
     def _refresh(self, worker: _RayWorker) -> None:
         """Tells a worker where the newest parameters are, unless it knows."""
@@ -228,13 +230,8 @@ class RayPool(WorkerPool[_RayWorker]):
             worker.actor.tell("refresh", self.version, self._values, group=NEWS)
 
     def _next_arrival(self, timeout: float) -> _Arrival | None:
-        try:
-            # A wait that a signal can interrupt.
-            return (
-                self._arrivals.get(timeout=timeout)
-                if timeout > 0
-                else (self._arrivals.get_nowait())
-            )
+        try:  # a signal can interrupt it
+            return self._arrivals.get(timeout=timeout)
         except queue.Empty:
             return None
 
@@ -373,13 +370,3 @@ class RayPool(WorkerPool[_RayWorker]):
             return False
         lost.workers.add(worker.index)
         return True
-
-
-def _arrive(
-    arrivals: queue.SimpleQueue[_Arrival],
-    worker: int,
-    incarnation: int,
-    call: str,
-    future: Future[Any],
-) -> None:
-    arrivals.put(_Arrival(worker, incarnation, call, future))
