@@ -99,7 +99,7 @@ def candidates(line: str) -> list[str]:
         offered = _values(name[2:], values)
         return [f"{name}={v}" for v in offered if v.startswith(value)]
     if last.startswith("-"):
-        known = [_with_equals(name, values) for name in values]
+        known = [f"--{name}{'' if values[name].boolean else '='}" for name in values]
         return [flag for flag in [*known, "--help"] if flag.startswith(last)]
     return [word for word in chosen.operands if word.startswith(last)]
 
@@ -113,10 +113,6 @@ def _split(line: str) -> list[str]:
             continue
         return [*words, ""] if not closing and line[-1:].isspace() else words
     return []
-
-
-def _with_equals(name: str, values: FlagValues) -> str:
-    return f"--{name}" if values[name].boolean else f"--{name}="
 
 
 def _values(name: str, values: FlagValues) -> list[str]:

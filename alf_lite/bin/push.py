@@ -20,14 +20,12 @@ FLAGS = (
         "to",
         "user/name on the hub, made if it is not there. Needs pip install "
         "'alf_lite[hub]', and `hf auth login` before.",
-        kind=str,
         excludes="output",
     ),
     Flag(
         "output",
         "Write what would be uploaded into this folder, which load_policy takes, and "
         "upload nothing.",
-        kind=str,
     ),
     CHECKPOINT,
     Flag("num_episodes", "Episodes of the evaluation on the card.", default=20, low=1),

@@ -226,13 +226,14 @@ class ConfWriter:
         if inspect.isclass(value) or inspect.isroutine(value):
             name = importable_name(value)
             return None if name is None else f"@{name}"
-        recipe = _recipe(value)
-        if recipe is None and dataclasses.is_dataclass(value):
-            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-            recipe = type(value), fields
-        if recipe is None:
+        if isinstance(value, Optimizer):
+            arguments = value.arguments()
+        elif dataclasses.is_dataclass(value):
+            names = [field.name for field in dataclasses.fields(value)]
+            arguments = {name: getattr(value, name) for name in names}
+        else:
             return None
-        reference = self._reference(scope, *recipe, statements)
+        reference = self._reference(scope, type(value), arguments, statements)
         return None if reference is None else f"{reference}()"
 
     def _container(
@@ -284,11 +285,6 @@ def importable_name(target: Any) -> str | None:
         if found is target:
             return f"{module}.{name}"
     return None
-
-
-def _recipe(value: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """How objects of the library that confs build are built again."""
-    return (type(value), value.arguments()) if isinstance(value, Optimizer) else None
 
 
 def is_or_are(names: Sequence[str]) -> str:

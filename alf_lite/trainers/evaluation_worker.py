@@ -174,7 +174,9 @@ def serve(settings: EvalWorkerSettings, trainer: Parent) -> NoReturn:
     memory = policy_memory(settings.specs)
     trainer.attach(memory)
     tensors = dict(zip(settings.specs, memory.tensors(), strict=True))
-    parts = _build(settings.recipe)
+    arrived = config_shipping.load_for("what evaluations are made of", settings.recipe)
+    with gin.config_scope(arrived.config_scope or None):
+        parts: EvalParts = arrived.value()
     algorithm = parts.algorithm
     wanted = algorithm.state_dict().keys()
     missing = sorted(wanted - tensors.keys())
@@ -221,12 +223,6 @@ class _Teller:
             self._told_at = now
             counts = COUNTS.pack(self._num_steps, self._num_episodes)
             self._trainer.send(STEPS + counts)
-
-
-def _build(recipe: bytes) -> EvalParts:
-    arrived = config_shipping.load_for("what evaluations are made of", recipe)
-    with gin.config_scope(arrived.config_scope or None):
-        return arrived.value()
 
 
 def policy_memory(specs: Mapping[str, TensorSpec]) -> SharedMemory:
