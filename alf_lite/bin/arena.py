@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from alf_lite.bin.program import MAX_SEED, Flag, Program
+from alf_lite.bin.program import SEED, Flag, Program
 
 FLAGS = (
     Flag(
@@ -31,7 +30,7 @@ FLAGS = (
         low=0,
     ),
     Flag("sampled", "Policies draw their actions in place of the best one.", False),
-    Flag("seed", "Of all that is random.", 0, low=0, high=MAX_SEED),
+    SEED,
     Flag(
         "output",
         "Files to write: .json for the results, .png, .svg or .pdf for a picture of "
@@ -65,4 +64,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from alf_lite.bin import recorded_steps_flags
 from alf_lite.bin.program import (
     CHECKPOINT,
     DEVICE,
-    MAX_SEED,
+    SEED,
     Flag,
     Program,
     run_of_flags,
@@ -87,13 +86,7 @@ FLAGS = (
         default=False,
     ),
     *recorded_steps_flags.OUTPUT,
-    Flag(
-        "seed",
-        "Seed of the environments and the actions.",
-        default=0,
-        low=0,
-        high=MAX_SEED,
-    ),
+    SEED._replace(help="Seed of the environments and the actions."),
     DEVICE._replace(excludes="policy"),
 )
 
@@ -270,4 +263,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -7,7 +7,6 @@ that there are.
 from __future__ import annotations
 
 import shlex
-import sys
 
 from absl.flags import FlagValues
 
@@ -142,4 +141,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 from absl.flags import FlagValues
 
 from alf_lite.bin.program import (
     CHECKPOINT,
     GIN_PARAM,
-    MAX_SEED,
+    SEED,
     Flag,
     Program,
     run_of_flags,
@@ -50,7 +48,7 @@ FLAGS = (
         default=1e-4,
         low=0.0,
     ),
-    Flag("seed", "Seed of what is compared on.", default=0, low=0, high=MAX_SEED),
+    SEED._replace(help="Seed of what is compared on."),
     GIN_PARAM,
 )
 
@@ -102,4 +100,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

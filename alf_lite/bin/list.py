@@ -6,8 +6,6 @@ table in confs/README.md, what an algorithm is from the table of the README.
 
 from __future__ import annotations
 
-import sys
-
 from alf_lite.bin.program import Flag, Program
 from alf_lite.tools.listing import LISTINGS, list_things
 
@@ -44,4 +42,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from absl.flags import FlagValues
@@ -12,7 +11,7 @@ from alf_lite.bin.program import (
     CHECKPOINT,
     DEVICE,
     GIN_PARAM,
-    MAX_SEED,
+    SEED,
     Flag,
     Program,
     run_of_flags,
@@ -87,13 +86,7 @@ FLAGS = (
         "Print one JSON object as the last line: returns, lengths, average_return, ...",
         default=False,
     ),
-    Flag(
-        "seed",
-        "Seed of the environments and the sampling.",
-        default=0,
-        low=0,
-        high=MAX_SEED,
-    ),
+    SEED._replace(help="Seed of the environments and the sampling."),
     DEVICE,
     GIN_PARAM,
 )
@@ -205,4 +198,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -24,7 +24,6 @@ from alf_lite.tools.invocation import invocation
 from alf_lite.utils.output_streams import best_effort_output, printable
 
 _HELP_WIDTH = 88
-MAX_SEED = 2**32 - 1
 # What is wrong with the name of a file itself, whatever is done with it
 _OF_A_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -87,6 +86,7 @@ CHECKPOINT = Flag(
     default="latest",
 )
 DEVICE = Flag("device", "Where the networks are. Default: as in the training.")
+SEED = Flag("seed", "Of all that is random.", default=0, low=0, high=2**32 - 1)
 GIN_PARAM = Flag(
     "gin_param", "A setting that overrides the configuration of the run.", default=[]
 )

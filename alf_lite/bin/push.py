@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from absl.flags import FlagValues
 
-from alf_lite.bin.program import CHECKPOINT, MAX_SEED, Flag, Program, run_of_flags
+from alf_lite.bin.program import CHECKPOINT, SEED, Flag, Program, run_of_flags
 from alf_lite.errors import ConfigError
 
 FLAGS = (
@@ -36,7 +34,7 @@ FLAGS = (
         default=False,
     ),
     Flag("private", "Nobody else sees it.", default=False, needs="to"),
-    Flag("seed", "Seed of the episodes.", default=0, low=0, high=MAX_SEED),
+    SEED._replace(help="Seed of the episodes."),
 )
 
 
@@ -88,4 +86,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 from absl.flags import FlagValues
 
 from alf_lite.bin.program import (
     CHECKPOINT,
     GIN_PARAM,
-    MAX_SEED,
+    SEED,
     Flag,
     Program,
     run_of_flags,
@@ -38,7 +36,7 @@ FLAGS = (
         "Pictures to write: .png, .svg or .pdf. Needs pip install 'alf_lite[plot]'.",
         default=[],
     ),
-    Flag("seed", "Of the environment.", 0, low=0, high=MAX_SEED),
+    SEED._replace(help="Of the environment."),
     GIN_PARAM,
 )
 
@@ -86,4 +84,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

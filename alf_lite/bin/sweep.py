@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from alf_lite.bin.program import Flag, Program
 from alf_lite.tools.sweep import NUM_TRIALS, PER_TRIAL, sweep
 
@@ -122,4 +120,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -198,4 +197,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from alf_lite.bin.program import Flag, Program
 from alf_lite.tools.checkpoint_report import verify_checkpoint
 
@@ -39,4 +37,4 @@ main = PROGRAM.main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
