@@ -21,18 +21,17 @@ from alf_lite.tools.several_runs import (
 _MAX_RUNS = 1000
 
 
-def check_settings_of_runs(names: Iterable[str], seeds: str = "--seeds") -> None:
+def check_settings_of_runs(names: Iterable[str]) -> None:
     """Finds what each of several runs has of its own among the settings of all.
 
     Args:
         names: of the settings, or the settings, ``NAME = VALUE``.
-        seeds: the flag that says them.
 
     Raises:
         ConfigError: naming the setting, which would have no effect.
     """
     instead = {
-        "TrainerConfig.random_seed": f"{seeds} says it for every run",
+        "TrainerConfig.random_seed": "--seeds says it for every run",
         "TrainerConfig.root_dir": "every run has one of its own in --root_dir",
     }
     for given in names:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import TextIO
 
 from alf_lite.tools.run_processes import (
     PASSED_ON,
@@ -38,7 +37,6 @@ def train_all(
     result_of: Callable[[RunEnd], str] = lambda end: end.result,
     are_alike: bool = True,
     start: Callable[[Run], RunInProgress] = RunInProcess,
-    stream: TextIO | None = None,
 ) -> list[RunEnd]:
     """Trains all, ``jobs`` at a time; shows how far each of them is.
 
@@ -56,7 +54,6 @@ def train_all(
         are_alike: whether what is wrong with the flags or the conf of the first runs is
             wrong for those that have not begun, too: then they are not started.
         start: begins a run.
-        stream: where the progress is shown; stderr by default.
 
     Returns:
         How each of ``runs`` ended, in their order.
@@ -64,7 +61,7 @@ def train_all(
     Raises:
         StoppedError: if a signal has stopped them; all have ended.
     """
-    display = RunsDisplay(sys.stderr if stream is None else stream)
+    display = RunsDisplay(sys.stderr)
     waiting = _Waiting(runs, are_alike)
     running: list[RunInProgress] = []
     ends: dict[str, RunEnd] = {}

@@ -71,16 +71,10 @@ class OptunaMethod(Method):
         seed: of what is drawn.
         root_dir: where the study is.
         minimize: whether less is better.
-        num_startup_trials: drawn at random, and not pruned.
     """
 
     def __init__(
-        self,
-        space: Sequence[Dimension],
-        seed: int,
-        root_dir: Path,
-        minimize: bool,
-        num_startup_trials: int = 10,
+        self, space: Sequence[Dimension], seed: int, root_dir: Path, minimize: bool
     ) -> None:
         optuna = self._optuna = import_optuna()
         self._space = space
@@ -101,7 +95,7 @@ class OptunaMethod(Method):
             # what it has drawn before.
             self._study.sampler = optuna.samplers.TPESampler(
                 seed=seed + len(self._study.trials),
-                n_startup_trials=num_startup_trials,
+                n_startup_trials=10,
                 constant_liar=True,  # trials at a time should differ
             )
 
