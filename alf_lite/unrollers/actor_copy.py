@@ -26,7 +26,6 @@ RootAlgorithm = Any  # an RLAlgorithm, which is made of unrollers
 
 _NUMBERS = "numbers"  # those below, float64
 _COUNTERS = ("percent", "iterations", "env_steps", "global_counter")
-_NUM_COUNTERS = len(_COUNTERS)
 # Fields of the recipe that a conf binds: references with a scope cannot be pickled.
 _BOUND_FIELDS = {
     "algorithm_ctor": "TrainerConfig.algorithm_ctor",
@@ -48,7 +47,7 @@ class ActingState:
         self, algorithm: RootAlgorithm, left_out: Collection[nn.Module] = ()
     ) -> None:
         self._algorithm = algorithm
-        self._numbers = torch.zeros(_NUM_COUNTERS + 1, dtype=torch.float64)
+        self._numbers = torch.zeros(len(_COUNTERS) + 1, dtype=torch.float64)
         self.tensors: dict[str, Tensor] = {
             _NUMBERS: self._numbers,
             **_without_duplicates(_named_tensors(algorithm, set(left_out))),
@@ -81,11 +80,8 @@ class ActorCopy:
         algorithm.set_training(False)
         self.policy = algorithm
         self._state = algorithm.acting_state()
+        self.tensors: dict[str, Tensor] = self._state.tensors
         self._acts_randomly = False
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        return self._state.tensors
 
     def act(self, inputs: TimeStep, state: Nest) -> AlgStep:
         policy = self.policy

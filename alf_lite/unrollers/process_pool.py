@@ -80,9 +80,8 @@ class ProcessPool(WorkerPool[_ProcessWorker]):
         self._descriptors.append(self._store.create())
         self._stop, self._heartbeats = control.arrays()
 
-    def publish(self, tensors: Mapping[str, Tensor]) -> int:
+    def publish(self, tensors: Mapping[str, Tensor]) -> None:
         self.version = self._store.publish([tensors[name] for name in self._specs])
-        return self.version
 
     def close(self) -> None:
         self._stop[0] = 1

@@ -139,7 +139,7 @@ class RayPool(WorkerPool[_RayWorker]):
         raise_descriptor_limit()
         self._cluster = connect()
 
-    def publish(self, tensors: Mapping[str, Tensor]) -> int:
+    def publish(self, tensors: Mapping[str, Tensor]) -> None:
         ordered = [tensors[name] for name in self._specs]
         with torch.no_grad():
             torch._foreach_copy_(self._parameters.tensors(), ordered)
@@ -150,7 +150,6 @@ class RayPool(WorkerPool[_RayWorker]):
         for worker in self._workers:
             if worker.num_requested:
                 self._refresh(worker)
-        return self.version
 
     def close(self) -> None:
         if self._is_closed:
@@ -342,7 +341,7 @@ class RayPool(WorkerPool[_RayWorker]):
             return
         allowed = max(self._options.timeout_seconds, START_SECONDS)
         is_over = now - self._ready_at > allowed or (
-            not self._restarts.have_delivered
+            not self._have_delivered
             and now - min(worker.began_at for worker in late) > allowed
         )
         text = (

@@ -95,9 +95,13 @@ class WorkerPool(abc.ABC, Generic[_Worker]):
         recipe: an ``unroll_worker.Recipe``, by ``config_shipping``.
         options: see there.
         tensors: what acting depends on, by name.
+
+    Attributes:
+        version: of the parameters that were published last.
+        num_restarts: how many workers were replaced.
     """
 
-    version = 0  # of the parameters that were published last
+    version = num_restarts = 0
 
     def __init__(
         self, recipe: bytes, options: PoolOptions, tensors: Mapping[str, Tensor]
@@ -108,17 +112,13 @@ class WorkerPool(abc.ABC, Generic[_Worker]):
             name: TensorSpec.from_tensor(tensor) for name, tensor in tensors.items()
         }
         self._workers: list[_Worker] = []
-        self._restarts = RestartBudget(options.max_restarts)
+        self._num_counted_restarts = 0  # towards the most that are allowed
+        self._have_delivered = False  # any of the workers
         self._watched_at = time.monotonic()
 
-    @property
-    def num_restarts(self) -> int:
-        """How many workers were replaced."""
-        return self._restarts.num_restarts
-
     @abc.abstractmethod
-    def publish(self, tensors: Mapping[str, Tensor]) -> int:
-        """Gives all workers new values of the tensors. Returns their version."""
+    def publish(self, tensors: Mapping[str, Tensor]) -> None:
+        """Gives all workers new values of the tensors, as the next version."""
 
     def start(self, seed: int) -> None:
         """Starts all workers; each of them is reported as ``Ready``.
@@ -245,7 +245,7 @@ class WorkerPool(abc.ABC, Generic[_Worker]):
 
     def _take_in_report(self, worker: _Worker, content: bytes) -> UnrollReport:
         worker.num_requested -= 1
-        self._restarts.have_delivered = True
+        self._have_delivered = True
         return UnrollReport.unpack(content)
 
     def _watch(self, now: float, is_late: bool, events: list[Event]) -> None:
@@ -282,44 +282,13 @@ class WorkerPool(abc.ABC, Generic[_Worker]):
             events: a ``Lost`` is added.
             is_sudden: whether it died without a word.
         """
+        most = self._options.max_restarts
         is_free = is_sudden and self._is_free(worker)
-        self._restarts.spend(error, is_sudden=is_sudden, is_free=is_free)
-        self._replace(worker)
-        events.append(Lost(worker.index))
-
-
-# (options, what acting depends on, by name) → the workers
-CreatePool = Callable[[PoolOptions, Mapping[str, Tensor]], WorkerPool[Any]]
-
-
-class RestartBudget:
-    """How often workers that failed are replaced, over the run.
-
-    Args:
-        max_restarts: of all workers together.
-    """
-
-    def __init__(self, max_restarts: int) -> None:
-        self._max_restarts = max_restarts
-        self._num_spent = 0
-        self.num_restarts = 0
-        self.have_delivered = False  # any of the workers
-
-    def spend(
-        self, error: AlfLiteError, *, is_sudden: bool = False, is_free: bool = False
-    ) -> None:
-        """Allows a worker to be replaced, or raises its error.
-
-        Args:
-            error: why it is gone.
-            is_sudden: whether it died without a word.
-            is_free: whether it was lost together with one that is counted.
-        """
+        is_spent = not is_free and self._num_counted_restarts >= most
         # What fails before the first unroll of all would fail again.
         is_hopeless = isinstance(error, ConfigError) or not (
-            self.have_delivered or is_sudden
+            self._have_delivered or is_sudden
         )
-        is_spent = not is_free and self._num_spent >= self._max_restarts
         if is_hopeless or is_spent:
             if self.num_restarts and not is_hopeless:
                 error.add_note(
@@ -328,10 +297,16 @@ class RestartBudget:
                 )
             raise error
         self.num_restarts += 1
-        self._num_spent += not is_free
+        self._num_counted_restarts += not is_free
         _logger.warning(
             "%s\nThe worker is replaced (%d of %d times) and starts new episodes.",
             error,
-            self._num_spent,
-            self._max_restarts,
+            self._num_counted_restarts,
+            most,
         )
+        self._replace(worker)
+        events.append(Lost(worker.index))
+
+
+# (options, what acting depends on, by name) → the workers
+CreatePool = Callable[[PoolOptions, Mapping[str, Tensor]], WorkerPool[Any]]
