@@ -114,7 +114,7 @@ def test_nothing_else_is_installed(installed):
 
 def test_an_installed_conf_is_found_by_its_name_from_any_folder(installed, tmp_path):
     code = (
-        "from alf_lite.config.files import find_conf\nprint(find_conf('ppo_cart_pole'))"
+        "from alf_lite.config.names import find_conf\nprint(find_conf('ppo_cart_pole'))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

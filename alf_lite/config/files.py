@@ -32,27 +32,9 @@ from alf_lite.config import bindings as config_bindings
 from alf_lite.config import errors as config_errors
 from alf_lite.config.bindings import Binding, BindingKey
 from alf_lite.config.checks import check_bindings, is_required
-from alf_lite.config.names import find_conf, packaged_confs
+from alf_lite.config.names import find_conf
 from alf_lite.config.reader import COMMAND_LINE, ConfigReader
 from alf_lite.errors import AlfLiteError, ConfigError, MissingExtraError
-
-__all__ = [
-    "BINDING",
-    "check_unused_bindings",
-    "conf_name",
-    "find_conf",
-    "gin_errors",
-    "inoperative_config_text",
-    "operative_config_text",
-    "own_config",
-    "packaged_confs",
-    "parse_config",
-    "parse_config_text",
-    "reset",
-    "unused_bindings",
-    "user_config_text",
-    "warn_of_unused_parameters",
-]
 
 _logger = logging.getLogger(__name__)
 
