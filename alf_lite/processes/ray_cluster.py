@@ -104,9 +104,8 @@ class RayActor:
 
     def kill(self) -> None:
         """Ends the process now."""
-        ray = _import_ray()
         with contextlib.suppress(Exception):  # it is gone already, as may be Ray
-            ray.kill(self._handle, no_restart=True)
+            importlib.import_module("ray").kill(self._handle, no_restart=True)
 
     def _method(self, name: str, group: str, num_returns: int) -> Any:
         key = name, group, num_returns
@@ -167,7 +166,7 @@ class RayCluster:
     def __init__(self, address: str | None, num_cpus: float = 1.0) -> None:
         check_reachable(address)
         address = address or os.environ.get("RAY_ADDRESS") or _LOCAL
-        self._ray = _import_ray()
+        self._ray: Any = importlib.import_module("ray")
         self._is_open = False
         self._classes: dict[type, Any] = {}  # as Ray has made them actors
         with RayCluster._lock:
@@ -340,10 +339,6 @@ def _why_unreachable(host: str, port: int) -> str:
     if len(frame) < 4 or frame[3] != _HTTP2_SETTINGS:
         return "what answers there is something else"
     return ""
-
-
-def _import_ray() -> Any:
-    return importlib.import_module("ray")
 
 
 def _connect(ray: Any, address: str, num_cpus: float) -> None:

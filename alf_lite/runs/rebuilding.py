@@ -75,12 +75,9 @@ def what_was_given(
         else:
             writer.bind(name, getattr(config, field))
     if built_from is not None:
-        _write_arguments(writer, _algorithm_name(config), built_from.arguments)
+        target, _ = without_partials(config.algorithm_ctor)
+        _write_arguments(writer, target, built_from.arguments)
     return Given(writer.statements, list(dict.fromkeys([*writer.left_out, *left_out])))
-
-
-def _algorithm_name(config: TrainerConfig) -> str:
-    return importable_name(without_partials(config.algorithm_ctor)[0]) or ""
 
 
 def without_partials(ctor: Any) -> tuple[Any, dict[str, Any]]:
@@ -96,10 +93,11 @@ def _write_algorithm(writer: ConfWriter, ctor: Any) -> None:
     target, arguments = without_partials(ctor)
     writer.bind(ALGORITHM, target)
     if ALGORITHM in writer.statements:
-        _write_arguments(writer, importable_name(target) or "", arguments)
+        _write_arguments(writer, target, arguments)
 
 
-def _write_arguments(writer: ConfWriter, name: str, arguments: dict[str, Any]) -> None:
+def _write_arguments(writer: ConfWriter, ctor: Any, arguments: dict[str, Any]) -> None:
+    name = importable_name(ctor)
     for parameter, value in arguments.items():
         writer.bind(f"{name}.{parameter}" if name else parameter, value)
 

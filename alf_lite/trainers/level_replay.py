@@ -132,7 +132,8 @@ class LevelReplay(Hook):
             is_played = ~np.isnan(self.scores)
             weights = self.weights()
             summary.scalar("level_replay/played", float(is_played.mean()))
-            summary.scalar("level_replay/score", float(np.nanmean(self._known())))
+            score = self.scores[is_played].mean() if is_played.any() else 0.0
+            summary.scalar("level_replay/score", float(score))
             entropy = -(weights * np.log(np.maximum(weights, 1e-12))).sum()
             summary.scalar("level_replay/effective_levels", float(np.exp(entropy)))
 
@@ -203,10 +204,6 @@ class LevelReplay(Hook):
         weights[played] = (1 - share) * replay
         weights[is_new] = share / max(is_new.sum(), 1)
         return weights
-
-    def _known(self) -> np.ndarray:
-        known = self.scores[~np.isnan(self.scores)]
-        return known if len(known) else np.zeros(1)
 
     def _set_weights(self, training: Training) -> None:
         env = training.algorithm.env
