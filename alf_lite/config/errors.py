@@ -236,9 +236,9 @@ def _generic_hint(said: str) -> str:
     return f"{first[0].lower()}{first[1:]}."
 
 
-def _cut(source: str, length: int = 100) -> str:
+def _cut(source: str) -> str:
     source = " ".join(source.split())
-    return source if len(source) <= length else f"{source[: length - 3]}..."
+    return source if len(source) <= 100 else f"{source[:97]}..."
 
 
 # Errors of calls

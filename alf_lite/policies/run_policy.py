@@ -284,7 +284,7 @@ def build_policy(
             f"{loaded.path} acts on. It does without {sorted(optional)}."
         )
     training_state.check_fingerprint(algorithm, loaded)
-    training_state.load_policy(algorithm, loaded, for_training=False)
+    training_state.load_policy(algorithm, loaded)
     # Schedules, such as that of the discount of a search, are where they were then
     limits = Limits(config.num_iterations, config.num_env_steps)
     env_steps = loaded.metadata.get("env_steps") or 0

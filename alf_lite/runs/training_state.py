@@ -164,24 +164,18 @@ def _load_training(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> None:
         raise CheckpointError(f"{what} does not fit this run: {reason}") from error
 
 
-def load_policy(
-    algorithm: RLAlgorithm, loaded: LoadedCheckpoint, *, for_training: bool = True
-) -> None:
-    """Loads parameters and buffers only.
+def load_policy(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> None:
+    """Loads the parameters and buffers that acting needs.
 
     Args:
-        algorithm: constructed as the one that was saved.
+        algorithm: built for that, perhaps without some networks of the checkpoint.
         loaded: a checkpoint with its algorithm part.
-        for_training: False if ``algorithm`` was built for playing, without some of the
-            networks that the checkpoint holds.
 
     Raises:
         CheckpointError: naming what does not fit, or non-finite parameters.
     """
-    state_dict = part_of(loaded, ALGORITHM)
-    if not for_training:
-        wanted = algorithm.state_dict().keys()
-        state_dict = {k: v for k, v in state_dict.items() if k in wanted}
+    wanted, saved = algorithm.state_dict().keys(), part_of(loaded, ALGORITHM)
+    state_dict = {name: value for name, value in saved.items() if name in wanted}
     algorithm.load_state_dict(_check_policy(algorithm, loaded, state_dict))
 
 

@@ -27,7 +27,6 @@ class RunsDisplay:
         self._lines: dict[str, str] = {}
         self._times: dict[str, float] = {}
         self._live: Any = None
-        self._drawn = -1.0
 
     def __enter__(self) -> RunsDisplay:
         if self._is_terminal:
