@@ -79,15 +79,11 @@ class Checkpointer:
     ) -> None:
         if keep_latest < 1:
             raise ValueError(f"keep_latest must be at least 1, got {keep_latest}")
-        self._directory = Path(directory)
+        self.directory = Path(directory)
         self._keep_latest = keep_latest
         self._read_only = read_only
         if not read_only and self._entries():
-            checkpoint_files.recover(self._directory)
-
-    @property
-    def directory(self) -> Path:
-        return self._directory
+            checkpoint_files.recover(self.directory)
 
     def save(
         self,
@@ -141,7 +137,7 @@ class Checkpointer:
             "resumable": resumable,
             "metadata": dict(metadata or {}),
         }
-        path = self._directory / f"ckpt-{step}"
+        path = self.directory / f"ckpt-{step}"
         checkpoint_files.write(path, contents, manifest)
         # Only now that the new one is safe.
         checkpoint_files.fault_point("before prune")
@@ -161,7 +157,7 @@ class Checkpointer:
         Raises:
             CheckpointError: if it cannot be read or the disk refuses.
         """
-        path = self._directory / f"ckpt-{step}"
+        path = self.directory / f"ckpt-{step}"
         if not path.is_dir() or not read_info(path).resumable:
             return False
         checkpoint_files.change_manifest(path, {"best_score": score})
@@ -200,7 +196,7 @@ class Checkpointer:
             candidates = self._preferred(step)
             num_empty = 0 if candidates else num_empty + 1
             # A writer may just be putting one checkpoint in place of another.
-            changed = self._read_only and not candidates and self._directory.is_dir()
+            changed = self._read_only and not candidates and self.directory.is_dir()
             for path in candidates:
                 identity = identity_of(path)
                 try:
@@ -241,7 +237,7 @@ class Checkpointer:
     def score_at(self, step: int) -> float | None:
         """That of the checkpoint of a step; None if there is none, or it has none."""
         try:
-            return read_info(self._directory / f"ckpt-{step}").best_score
+            return read_info(self.directory / f"ckpt-{step}").best_score
         except CheckpointError:
             return None
 
@@ -299,9 +295,9 @@ class Checkpointer:
         return sorted((int(match[1]), path) for match, path in matches if match)
 
     def _entries(self) -> list[Path]:
-        with border(self._directory, CHECKPOINT):
+        with border(self.directory, CHECKPOINT):
             try:
-                return list(self._directory.iterdir())
+                return list(self.directory.iterdir())
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
@@ -346,7 +342,7 @@ class Checkpointer:
         failures: list[str],
     ) -> str:
         wanted = f"step {step}" if isinstance(step, int) else step
-        lines = [f"no usable checkpoint ({wanted}) in {self._directory}"]
+        lines = [f"no usable checkpoint ({wanted}) in {self.directory}"]
         lines += [f"damaged: {failure}" for failure in failures]
         try:
             infos = self.list_checkpoints()

@@ -35,6 +35,7 @@ class ActionDistribution(Distribution):
     constant_names: ClassVar[tuple[str, ...]] = ()
     # Whether ``from_noise`` makes samples of standard normal numbers.
     takes_noise: ClassVar[bool] = False
+    is_unbounded = False  # whether samples may lie out of the bounds of an action
     # Read by torch.distributions.
     arg_constraints: ClassVar[dict[str, Any]] = {}
     _validate_args = False
@@ -61,11 +62,6 @@ class ActionDistribution(Distribution):
         """Shape of one action."""
         shape = self._parameter_shape
         return shape[len(shape) - self._num_parameter_event_dims :]
-
-    @property
-    def is_unbounded(self) -> bool:
-        """Whether samples may lie out of the bounds of an action."""
-        return False
 
     @property
     def mode(self) -> Tensor:

@@ -133,8 +133,10 @@ class EpsilonGreedy(FollowsProgress):
     """
 
     def __init__(self, epsilon: Scheduled | Sequence[Scheduled]) -> None:
-        self._is_sequence = isinstance(epsilon, Sequence) and not _are_points(epsilon)
-        entries: Any = epsilon if self._is_sequence else [epsilon]
+        # Whether every environment has its own ε
+        own = isinstance(epsilon, Sequence) and not _are_points(epsilon)
+        self.is_of_each_environment = own
+        entries: Any = epsilon if own else [epsilon]
         self._schedulers = [as_scheduler(entry) for entry in entries]
         self._table: tuple[list[float], Tensor | None] = ([], None)  # on a device
         for scheduler in self._schedulers:
@@ -157,7 +159,7 @@ class EpsilonGreedy(FollowsProgress):
         Raises:
             ValueError: if there is not one ε for each of the B environments.
         """
-        if not self._is_sequence:
+        if not self.is_of_each_environment:
             return toss_coins(_checked(self._schedulers[0]()), shape, device)
         if device.type != "cpu":
             return toss_coins(self._on_device(shape, device, env_ids), shape, device)
@@ -169,18 +171,13 @@ class EpsilonGreedy(FollowsProgress):
         return toss_coins(epsilons, shape, device)
 
     @property
-    def is_of_each_environment(self) -> bool:
-        """Whether every environment has its own ε."""
-        return self._is_sequence
-
-    @property
     def epsilon(self) -> float | None:
         """ε at the current progress; None if every environment has its own."""
-        return None if self._is_sequence else _checked(self._schedulers[0]())
+        return None if self.is_of_each_environment else _checked(self._schedulers[0]())
 
     def check_number(self, num_environments: int) -> None:
         """Raises ValueError, if there is neither one ε nor one for each of them."""
-        if self._is_sequence and len(self._schedulers) != num_environments:
+        if self.is_of_each_environment and len(self._schedulers) != num_environments:
             raise ValueError(
                 f"epsilon: {len(self._schedulers)} values were given for a batch of "
                 f"{num_environments} environments. Give one number, or one for each."

@@ -33,15 +33,12 @@ class DiagonalCauchy(ActionDistribution):
     parameter_names = ("loc", "scale")
     constant_names = ("num_event_dims",)
     has_rsample = True
+    is_unbounded = True
 
     def __init__(self, loc: Tensor, scale: Tensor, num_event_dims: int = 1) -> None:
         self.loc = loc
         self.scale = scale
         self.num_event_dims = num_event_dims
-
-    @property
-    def is_unbounded(self) -> bool:
-        return True
 
     @property
     def mode(self) -> Tensor:

@@ -69,29 +69,18 @@ class MixedActions:
             at_path(path, BoxActions, spec)
         boxes = [spec for _, spec in self._select(leaves, False)]
         self._boxes = BoxActions(boxes) if boxes else None
+        self.vector_size = self._boxes.vector_size if self._boxes else 0
+        self.log_scale = self._boxes.log_scale if self._boxes else 0.0
         self._choices = [
             at_path(path, _Choice, spec) for path, spec in self._select(leaves, True)
         ]
+        self.has_discrete = bool(self._choices)
         self.num_joint_values = math.prod(choice.num_values for choice in self._choices)
         if self.num_joint_values > _MAX_JOINT_VALUES:
             raise ValueError(
                 f"action_spec: the discrete parts have {self.num_joint_values} joint "
                 f"values, expected at most {_MAX_JOINT_VALUES}"
             )
-
-    @property
-    def has_discrete(self) -> bool:
-        return bool(self._choices)
-
-    @property
-    def vector_size(self) -> int:
-        """Continuous elements."""
-        return 0 if self._boxes is None else self._boxes.vector_size
-
-    @property
-    def log_scale(self) -> float:
-        """See :class:`BoxActions`."""
-        return 0.0 if self._boxes is None else self._boxes.log_scale
 
     def to_vector(self, action: Nest) -> Tensor | None:
         """The continuous part [B, vector_size] in [-1, 1]; None if there is none."""

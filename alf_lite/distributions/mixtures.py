@@ -49,6 +49,7 @@ class NormalMixture(ActionDistribution):
         self.scale = scale
         self.shape = shape
         self.bounds = bounds
+        self.is_unbounded = bounds is None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -57,10 +58,6 @@ class NormalMixture(ActionDistribution):
     @property
     def event_shape(self) -> torch.Size:
         return self.shape
-
-    @property
-    def is_unbounded(self) -> bool:
-        return self.bounds is None
 
     @property
     def probs(self) -> Tensor:

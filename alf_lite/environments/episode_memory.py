@@ -176,11 +176,7 @@ class EpisodeMemory:
     ) -> None:
         self._vector_env = vector_env
         self._actions = ActionLog(action_leaves, vector_env.num_envs)
-
-    @property
-    def max_steps(self) -> int:
-        """How many steps are remembered at most."""
-        return self._actions.max_steps
+        self.max_steps = self._actions.max_steps  # that are remembered
 
     def clear(self) -> None:
         """All environments were reset."""

@@ -84,7 +84,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             recorded_values=RecordedValues(observation_space, action_space),
             name=name or _name_of(vector_env),
         )
-        self._vector_env = vector_env
+        self.vector_env = vector_env
         self._seed = seed
         self._unseen_keys = self._info_keys.required  # of the infos so far
         # One of this library returns arrays of its own, freezes and replays.
@@ -112,12 +112,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return dict(self._vector_env.metadata)
-
-    @property
-    def vector_env(self) -> gymnasium.vector.VectorEnv:
-        """What is adapted."""
-        return self._vector_env
+        return dict(self.vector_env.metadata)
 
     def reset(self, seed: int | None = None) -> TimeStep:
         if seed is None and self._current is None:
@@ -125,7 +120,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         self._num_steps = 0
         derived = None if seed is None else vector_seed(seed)
         try:
-            observation, infos = self._vector_env.reset(seed=derived)
+            observation, infos = self.vector_env.reset(seed=derived)
         except Exception as error:
             self._raise_from_vector_env(error, "reset()")
         try:
@@ -190,7 +185,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             self._own.freeze(rows)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        vector_env: Any = self._vector_env.unwrapped
+        vector_env: Any = self.vector_env.unwrapped
         if self._own is not None:
             self._own.set_attribute(name, value)
         elif hasattr(vector_env, "set_attr"):  # one of several environments
@@ -203,7 +198,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
     def episode_state(self) -> dict[str, Any] | None:
         memory, time_steps = self._remember(), self._own_steps
         # One that has failed is closed.
-        if self._current is None or self._vector_env.closed:
+        if self._current is None or self.vector_env.closed:
             return None
         if memory is None or time_steps is None:
             return None
@@ -226,7 +221,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         return frames[0] if frames else None
 
     def render_all(self) -> Sequence[np.ndarray | None]:
-        return self._drawn(self._vector_env.render)
+        return self._drawn(self.vector_env.render)
 
     @property
     def num_rendered(self) -> int:
@@ -253,7 +248,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._vector_env.close()
+            self.vector_env.close()
 
     def _make_time_steps(self, observation: Any) -> TimeSteps:
         tensors = [t for t in nest.flatten(observation) if isinstance(t, Tensor)]
@@ -281,7 +276,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             self.reward_spec,
             self.env_info_spec,
         )
-        return self._vector_env, spec, self._info_keys
+        return self.vector_env, spec, self._info_keys
 
     def _watch_infos(self, infos: dict[str, Any]) -> None:
         """Looks for the declared keys until each has come once."""

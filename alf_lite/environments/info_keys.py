@@ -46,28 +46,21 @@ class InfoKeys:
         for name in shapes:
             if not isinstance(name, str) or not name.removesuffix(_OPTIONAL):
                 raise ConfigError(f"env_info_keys: {name!r} is not the name of a key")
-        self._declared = {name: tuple(shape) for name, shape in shapes.items()}
+        # What builds the same keys again
+        self.declared = {name: tuple(shape) for name, shape in shapes.items()}
         # Everything becomes float32: flags, counts and measures are averaged alike.
-        self._columns = {
-            name: Column(f"env_info[{name!r}]", shape, np.float32)
-            for name, shape in (
-                (key.removesuffix(_OPTIONAL), shape)
-                for key, shape in self._declared.items()
-            )
-        }
+        self._columns: dict[str, Column] = {}
+        for key, shape in self.declared.items():
+            name = key.removesuffix(_OPTIONAL)
+            self._columns[name] = Column(f"env_info[{name!r}]", shape, np.float32)
 
     def __bool__(self) -> bool:
         return bool(self._columns)
 
     @property
-    def declared(self) -> dict[str, tuple[int, ...]]:
-        """What builds the same keys again."""
-        return self._declared
-
-    @property
     def required(self) -> frozenset[str]:
         """The names that are not optional."""
-        return frozenset(name for name in self._declared if name in self._columns)
+        return frozenset(self.declared.keys() & self._columns.keys())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -102,7 +102,7 @@ class RslRlEnvironment(EnvironmentWithSpecs):
             env_info_spec={key: TensorSpec(()) for key in env_info_keys} or (),
             name=name,
         )
-        self._env = env
+        self.env = env
         self._reader = reader
         self._action_bound = action_bound
         self._has_time_outs = has_time_outs
@@ -114,15 +114,10 @@ class RslRlEnvironment(EnvironmentWithSpecs):
         self._before: Nest = ()  # the newest observation
         self._closed = False
 
-    @property
-    def env(self) -> RslRlVecEnv:
-        """What is adapted."""
-        return self._env
-
     def reset(self, seed: int | None = None) -> TimeStep:
         if seed is None and self._current is None:
             seed = self._seed
-        env: Any = self._env
+        env: Any = self.env
         if seed is not None:
             if callable(getattr(env, "seed", None)):
                 env.seed(vector_seed(seed))
@@ -180,14 +175,14 @@ class RslRlEnvironment(EnvironmentWithSpecs):
         return self._current
 
     def close(self) -> None:
-        close = getattr(self._env, "close", None)
+        close = getattr(self.env, "close", None)
         if not self._closed and callable(close):
             close()
         self._closed = True
 
     @property
     def _action_shape(self) -> tuple[int, int]:
-        return self.batch_size, self._env.num_actions
+        return self.batch_size, self.env.num_actions
 
     def _bounded(self, action: Tensor) -> Tensor:
         """What the environment is given, which may change it."""

@@ -66,17 +66,12 @@ class RslRlReader:
         self._name = name
         self.batch_size = env.num_envs
         self.device = torch.empty(0, device=env.device).device
-        self._observation_spec: NestedTensorSpec = None
+        self.observation_spec: NestedTensorSpec = None  # of what is observed at first
         try:
             observation = self.observe()
         except EnvError as error:
             raise ConfigError(str(error)) from error
-        self._observation_spec = nest.map_structure(_spec_of, observation)
-
-    @property
-    def observation_spec(self) -> NestedTensorSpec:
-        """Of what is observed at first."""
-        return self._observation_spec
+        self.observation_spec = nest.map_structure(_spec_of, observation)
 
     def observe(self) -> Nest:
         """The current observations."""
@@ -178,12 +173,12 @@ class RslRlReader:
 
     def _check_observation(self, what: str, observation: Nest) -> None:
         specs: list[Any] = []
-        if self._observation_spec is not None:
+        if self.observation_spec is not None:
             try:
-                nest.assert_same_structure(self._observation_spec, observation)
+                nest.assert_same_structure(self.observation_spec, observation)
             except ValueError as error:
                 raise EnvError(f"{self._name}: {what}: {error}") from error
-            specs = nest.flatten(self._observation_spec)
+            specs = nest.flatten(self.observation_spec)
         for i, (path, leaf) in enumerate(nest.flatten_with_path(observation)):
             where = f"{what}{path.removeprefix('<root>')}"
             if not isinstance(leaf, Tensor):

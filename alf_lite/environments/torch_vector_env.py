@@ -138,21 +138,21 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
             )
         self._random_first_length = random_first_length
         self._generator = _generator(device or default_device(), name)
-        # With its index: cuda:0 for cuda.
-        self._device = torch.empty(0, device=self._generator.device).device
+        # Where everything is that comes and goes. With its index: cuda:0 for cuda.
+        self.device = torch.empty(0, device=self._generator.device).device
         self._action_tree = SpaceTree(self.action_space, "action")
         self._actions = [
-            TorchActionLeaf(leaf, num_environments, self._device)
+            TorchActionLeaf(leaf, num_environments, self.device)
             for leaf in self._action_tree.leaves
         ]
         self._env_id = torch.arange(
-            num_environments, dtype=torch.int32, device=self._device
+            num_environments, dtype=torch.int32, device=self.device
         )
         self._seed = seed
         self._state: BatchState | None = None
         self._is_view: Sequence[bool] = ()  # of each leaf of an observation
         self._is_new = True  # no step since the last reset
-        self._interval = 1 if self._device.type == "cpu" else _GPU_CHECK_INTERVAL
+        self._interval = 1 if self.device.type == "cpu" else _GPU_CHECK_INTERVAL
         self._calls_until_check = 1
 
     # What a subclass implements
@@ -190,11 +190,6 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
     # The same for everybody
 
     @property
-    def device(self) -> torch.device:
-        """Where everything is that comes and goes."""
-        return self._device
-
-    @property
     def state(self) -> BatchState:
         """From which the next step goes on; not to be changed.
 
@@ -213,7 +208,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
         return torch.rand(
             (num_steps, self.batch_size, self.num_random_numbers),
             generator=self._generator,
-            device=self._device,
+            device=self.device,
         )
 
     def next_step(
@@ -267,7 +262,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
         nothing = torch.zeros_like(self._env_id)
         state = BatchState(physics, nothing, nothing.bool())
         zeros = [leaf.zeros() for leaf in self._actions]
-        ones = torch.ones(self.batch_size, device=self._device)
+        ones = torch.ones(self.batch_size, device=self.device)
         observation = self.observe(physics)
         self._is_view = _are_views(observation, physics)
         return state, TimeStep(
@@ -304,11 +299,11 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
             self._state, self._current = self.first_step(self.draw(1)[0])
             if self._random_first_length:
                 share = torch.rand(
-                    self.batch_size, generator=self._generator, device=self._device
+                    self.batch_size, generator=self._generator, device=self.device
                 )
                 num_steps = (share * self.max_episode_steps).int()
                 self._state = self._state._replace(num_steps=num_steps)
-        check_declared(self, self._device, self._state.physics, self._current)
+        check_declared(self, self.device, self._state.physics, self._current)
         return self._current
 
     def step(self, action: Nest) -> TimeStep:
@@ -323,7 +318,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
             result = self.next_step(state, own, self.draw(1)[0])
         if self._is_new:
             new, time_step = result
-            check_declared(self, self._device, new.physics, time_step)
+            check_declared(self, self.device, new.physics, time_step)
             check_transition(self, state.physics, new.physics, new.has_ended, time_step)
         self.go_on_from(*result, own)
         return self.current_time_step
@@ -380,7 +375,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
             "state": [leaf.clone() for leaf in nest.flatten(self._state)],
             "time_step": [leaf.clone() for leaf in nest.flatten(self._current)],
             "generator": self._generator.get_state(),
-            "device": self._device.type,
+            "device": self.device.type,
         }
 
     def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
@@ -388,9 +383,9 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
             raise CheckpointError(
                 f"{self.name}: the open episodes are of environments of another kind"
             )
-        if state["device"] != self._device.type:
+        if state["device"] != self.device.type:
             self.reset(seed)
-            reason = f"they were on {state['device']}, now they are on {self._device}"
+            reason = f"they were on {state['device']}, now they are on {self.device}"
             return dict.fromkeys(range(self.batch_size), reason)
         with torch.no_grad():
             like = self.first_step(torch.zeros_like(self.draw(1)[0]))
