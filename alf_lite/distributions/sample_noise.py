@@ -24,7 +24,7 @@ from torch import Tensor
 from alf_lite.config import configurable
 from alf_lite.data_structures import Field
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.checks import check_unused
+from alf_lite.utils.checks import check_count, check_unused
 
 Nest = Any
 
@@ -113,8 +113,7 @@ class RepeatedNoise(SampleNoise):
         max_repeats: int = 16,
     ) -> None:
         super().__init__(action_size, feature_size)
-        if max_repeats < 1:
-            raise ValueError(f"max_repeats must be at least 1, got {max_repeats}")
+        check_count(max_repeats=max_repeats)
         if max_repeats == 1:
             check_unused(RepeatedNoise, "max_repeats is 1", exponent=exponent)
         n = torch.arange(1, max_repeats + 1, dtype=torch.float64)
@@ -157,10 +156,7 @@ class StateDependentNoise(SampleNoise):
         resample_period: int | None = None,
     ) -> None:
         super().__init__(action_size, feature_size)
-        if resample_period is not None and resample_period < 1:
-            raise ValueError(
-                f"resample_period must be at least 1 or None, got {resample_period}"
-            )
+        check_count(resample_period=resample_period)
         self._period = math.inf if resample_period is None else resample_period
         weights = TensorSpec((feature_size, action_size))
         self.state_spec = NoiseState(weights, TensorSpec(()))

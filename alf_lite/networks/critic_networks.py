@@ -30,7 +30,7 @@ from alf_lite.networks.parallel_layers import (
     ParallelLinear,
 )
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_left_out, check_unused
+from alf_lite.utils.checks import check_count, check_left_out, check_unused
 
 Nest = Any
 
@@ -86,8 +86,7 @@ class CriticNetwork(EncodedNetwork):
         encoder_activation: Activation | None = None,
         **encoder: Any,
     ) -> None:
-        if num_critics < 1:
-            raise ValueError(f"num_critics must be at least 1, got {num_critics}")
+        check_count(num_critics=num_critics)
         has_layers = encoder_fc_layer_params is None or len(encoder_fc_layer_params) > 0
         if not has_layers and "encoding_network_ctor" not in encoder:
             check_left_out(

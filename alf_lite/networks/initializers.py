@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from alf_lite.config import configurable
 from alf_lite.errors import did_you_mean
+from alf_lite.utils.checks import check_choice, check_positive
 from alf_lite.utils.free_memory import check_ram
 
 # A name, or what fills weights [outputs, inputs, …] in place.
@@ -23,8 +24,8 @@ _SMALL = 1_000_000
 
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
-_FANS = ("fan_in", "fan_out", "fan_avg")
-_DISTRIBUTIONS = ("uniform", "normal", "truncated_normal")
+Fan = Literal["fan_in", "fan_out", "fan_avg"]
+RandomWeights = Literal["uniform", "normal", "truncated_normal"]
 # The deviation of a standard normal variable cut off at ± 2
 _STD_OF_TRUNCATED = 0.87962566103423978
 
@@ -59,19 +60,14 @@ class VarianceScaling:
     def __init__(
         self,
         scale: float = 1.0,
-        mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in",
-        distribution: Literal["uniform", "normal", "truncated_normal"] = "uniform",
+        mode: Fan = "fan_in",
+        distribution: RandomWeights = "uniform",
         *,
         bias: bool = False,
     ) -> None:
-        if not 0 < scale < math.inf:
-            raise ValueError(f"scale must be positive, got {scale}")
-        if mode not in _FANS:
-            raise ValueError(f"mode: expected one of {_FANS}, got {mode!r}")
-        if distribution not in _DISTRIBUTIONS:
-            raise ValueError(
-                f"distribution: expected one of {_DISTRIBUTIONS}, got {distribution!r}"
-            )
+        check_positive(scale=scale)
+        check_choice(Fan, mode=mode)
+        check_choice(RandomWeights, distribution=distribution)
         self._scale = scale
         self._mode = mode
         self._distribution = distribution

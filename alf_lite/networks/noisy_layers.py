@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from alf_lite.networks.initializers import check_parameters
 from alf_lite.networks.lean_layers import LinearMap
+from alf_lite.utils.checks import check_positive
 
 # Whether layers have noise that are not in training, see exploring_by_noise
 _is_exploring = False
@@ -55,8 +56,7 @@ class NoisyLinear(LinearMap):
         self, input_size: int, output_size: int, noise_std: float = 0.5
     ) -> None:
         super().__init__()
-        if not 0 < noise_std < math.inf:
-            raise ValueError(f"noise_std must be positive, got {noise_std}")
+        check_positive(noise_std=noise_std)
         check_parameters(
             f"a noisy layer of {input_size} x {output_size}",
             2,

@@ -17,6 +17,7 @@ from alf_lite.networks.initializers import (
     initialize_members,
 )
 from alf_lite.networks.lean_layers import LinearMap
+from alf_lite.utils.checks import check_count
 
 
 class ParallelLinear(LinearMap):
@@ -41,8 +42,7 @@ class ParallelLinear(LinearMap):
         initializer: Initializer | None = None,
     ) -> None:
         super().__init__()
-        if num_members < 1:
-            raise ValueError(f"num_members must be at least 1, got {num_members}")
+        check_count(num_members=num_members)
         self.num_members = num_members
         shape = (num_members, input_size, output_size)
         check_parameters(f"{num_members} layers of {shape[1]} x {shape[2]}", *shape)

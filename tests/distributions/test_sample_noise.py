@@ -145,12 +145,12 @@ def test_a_correlation_lies_between_0_and_1(correlation):
 
 
 def test_something_is_repeated():
-    with pytest.raises(ValueError, match="max_repeats must be at least 1"):
+    with pytest.raises(ValueError, match="max_repeats must be a positive integer"):
         RepeatedNoise(1, max_repeats=0)
     with pytest.raises(ConfigError, match="exponent has no effect: max_repeats is 1"):
         RepeatedNoise(1, max_repeats=1, exponent=3.0)
 
 
 def test_a_period_is_positive():
-    with pytest.raises(ValueError, match="resample_period must be at least 1"):
+    with pytest.raises(ValueError, match="resample_period must be a positive integer"):
         StateDependentNoise(1, 1, resample_period=0)

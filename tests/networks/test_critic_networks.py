@@ -137,9 +137,9 @@ def test_without_hidden_layers_it_is_linear():
 
 
 def test_a_number_of_members_is_positive():
-    with pytest.raises(ValueError, match="num_critics must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_critics must be a positive integer"):
         CriticNetwork(VECTOR, 2, 0)
-    with pytest.raises(ValueError, match="num_members must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_members must be a positive integer"):
         ParallelLinear(0, 4, 2)
 
 

@@ -111,11 +111,11 @@ def test_mistakes_are_named():
         EncodingNetwork(VECTOR, initializer="he_unifrom")
     with pytest.raises(TypeError, match=r"VarianceScaling\(2.0\), got <class"):
         EncodingNetwork(VECTOR, initializer=Orthogonal)
-    with pytest.raises(ValueError, match=r"mode: expected one of .*'fan'"):
+    with pytest.raises(ValueError, match=r"mode must be one of .*'fan'"):
         VarianceScaling(1.0, "fan")
-    with pytest.raises(ValueError, match=r"distribution: expected one of .*'cauchy'"):
+    with pytest.raises(ValueError, match=r"distribution must be one of .*'cauchy'"):
         VarianceScaling(1.0, "fan_in", "cauchy")
-    with pytest.raises(ValueError, match="scale must be positive, got 0"):
+    with pytest.raises(ValueError, match="scale must be positive and finite, got 0"):
         VarianceScaling(0)
     with pytest.raises(ValueError, match="last_initializer: noisy layers start as"):
         QNetwork(VECTOR, (3,), noise_std=0.5, last_initializer="zeros")
