@@ -10,10 +10,9 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from alf_lite import nest
@@ -30,6 +29,7 @@ from alf_lite.errors import CheckpointError, DataError
 from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
+from alf_lite.tensor_specs import TensorSpec
 
 _logger = logging.getLogger(__name__)
 
@@ -73,22 +73,12 @@ class ReplayCheckpoint(Source):
         with _as_data(), border(file):
             self._file = ReplayFile(file, verify=verify)
         self.stored = self._file.stored
-        names = {
-            path: _field_name(path)
-            for path in self._file.specs
-            if "time_step" in path_parts(path)[:1]
-        }
-        self._names = {path: name for path, name in names.items() if name is not None}
-        if "step_type" not in self._names.values():
+        self._names, self.fields = _names_and_fields(self._file.specs)
+        if "step_type" not in self.fields:
             raise DataError(
                 f"{file}: these are no steps of an environment; the fields are "
                 f"{', '.join(self._file.specs)}"
             )
-        self.fields = {
-            self._names[path]: RecordedField.of(spec.zeros((0,)).numpy())
-            for path, spec in self._file.specs.items()
-            if path in self._names
-        }
         self.lengths = self._file.lengths.tolist()
 
     def sequences(self) -> Iterator[StepSequence]:
@@ -286,12 +276,8 @@ class BufferSource(Source):
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
-        self.fields = {}
-        for path, spec in nest.flatten_with_path(buffer.data_spec):
-            field_name = _field_name(path)
-            if field_name is not None:
-                array = spec.zeros((0,)).numpy()
-                self.fields[field_name] = RecordedField.of(array)
+        specs = dict(nest.flatten_with_path(buffer.data_spec))
+        self._names, self.fields = _names_and_fields(specs)
         self.lengths = buffer.sizes.tolist()
 
     def sequences(self) -> Iterator[StepSequence]:
@@ -299,23 +285,25 @@ class BufferSource(Source):
         for env_id, length in enumerate(self.lengths):
             if length:
                 begin = begins[env_id : env_id + 1]
-                yield StepSequence(env_id, self._read(env_id, begin, length))
-
-    def _read(
-        self, env_id: int, begin: torch.Tensor, length: int
-    ) -> dict[str, np.ndarray]:
-        window = self._buffer.get_windows(torch.tensor([env_id]), begin, length)
-        arrays = {}
-        for path, leaf in nest.flatten_with_path(window):
-            name = _field_name(path)
-            if name is not None:
-                arrays[name] = leaf[0].numpy(force=True)
-        return arrays
+                window = self._buffer.get_windows(torch.tensor([env_id]), begin, length)
+                leaves = dict(nest.flatten_with_path(window))
+                yield StepSequence(
+                    env_id,
+                    {n: leaves[p][0].numpy(force=True) for p, n in self._names.items()},
+                )
 
 
-def _field_name(path: str) -> str | None:
-    """The name of a field of ``Experience``, if it is part of a source."""
-    parts = path_parts(path)
-    if parts[0] == "time_step":
-        parts = parts[1:]
-    return join_path(*parts) if parts and parts[0] in _KINDS else None
+def _names_and_fields(
+    specs: Mapping[str, TensorSpec],
+) -> tuple[dict[str, str], dict[str, RecordedField]]:
+    """Of an ``Experience``, what is part of a source: names by path, and fields."""
+    names = {}
+    for path in specs:
+        top, *keys = path_parts(path) or [""]
+        if top == "time_step" and keys and keys[0] in _KINDS:
+            names[path] = join_path(*keys)
+    fields = {
+        name: RecordedField.of(specs[path].zeros((0,)).numpy())
+        for path, name in names.items()
+    }
+    return names, fields
