@@ -46,6 +46,7 @@ from alf_lite.environments.episode_wrappers import (
     ActionObservation as ActionObservation,
     ActionRepeat as ActionRepeat,
     CorrelatedActionNoise as CorrelatedActionNoise,
+    ExtraEntry as ExtraEntry,
     RandomFirstEpisodeLength as RandomFirstEpisodeLength,
     ScalarReward as ScalarReward,
     TimeLimitIsNoEnd as TimeLimitIsNoEnd,

@@ -138,8 +138,42 @@ class RandomFirstEpisodeLength(_RandomWrapper):
         return observation, reward, terminated, truncated, info
 
 
+class ExtraEntry(gymnasium.Wrapper):
+    """Adds an entry to the observation, which is "observation" in a Dict if it is none.
+
+    Args:
+        env: any.
+        key: of the entry.
+        space: of the entry.
+        advice: what to do if the observation has such an entry.
+
+    Raises:
+        ConfigError: if it has.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env, key: str, space: gymnasium.Space, advice: str
+    ) -> None:
+        super().__init__(env)
+        self._key = key
+        seen = env.observation_space
+        self._is_dict = isinstance(seen, spaces.Dict)
+        entries = dict(seen) if isinstance(seen, spaces.Dict) else {"observation": seen}
+        if key in entries:
+            raise ConfigError(
+                f"{type(self).__name__}: the observation has an entry {key!r} already. "
+                f"{advice}"
+            )
+        self.observation_space = spaces.Dict({**entries, key: space})
+
+    def with_entry(self, observation: Any, entry: Any) -> dict[str, Any]:
+        """The observation of ``env``, and the entry."""
+        entries = observation if self._is_dict else {"observation": observation}
+        return {**entries, self._key: entry}
+
+
 @configurable
-class ActionObservation(gymnasium.Wrapper):
+class ActionObservation(ExtraEntry):
     """Adds the action that led here to the observation.
 
     The observation becomes {"observation": what it was, "prev_action": the action}. If
@@ -155,32 +189,16 @@ class ActionObservation(gymnasium.Wrapper):
     """
 
     def __init__(self, env: gymnasium.Env, *, key: str = "prev_action") -> None:
-        super().__init__(env)
-        self._key = key
-        space = env.observation_space
-        self._is_dict = isinstance(space, spaces.Dict)
-        entries = {"observation": space}
-        if isinstance(space, spaces.Dict):
-            entries = dict(space)
-        if key in entries:
-            raise ConfigError(
-                f"ActionObservation: the observation has an entry {key!r} already. Set "
-                "ActionObservation.key."
-            )
-        self.observation_space = spaces.Dict({**entries, key: env.action_space})
+        super().__init__(env, key, env.action_space, "Set ActionObservation.key.")
         self._none = _nearest_to_zero(env.action_space)
 
     def reset(self, **kwargs: Any) -> Reset:
         observation, info = self.env.reset(**kwargs)
-        return self._with_action(observation, self._none), info
+        return self.with_entry(observation, self._none), info
 
     def step(self, action: Any) -> Step:
         observation, *rest = self.env.step(action)
-        return self._with_action(observation, action), *rest  # type: ignore[return-value]
-
-    def _with_action(self, observation: Any, action: Any) -> dict[str, Any]:
-        entries = observation if self._is_dict else {"observation": observation}
-        return {**entries, self._key: action}
+        return self.with_entry(observation, action), *rest  # type: ignore[return-value]
 
 
 def _nearest_to_zero(space: gymnasium.Space) -> Any:

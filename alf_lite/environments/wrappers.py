@@ -45,6 +45,7 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import AtariPreprocessing, TimeLimit
 
 from alf_lite.config import configurable
+from alf_lite.environments.episode_wrappers import ExtraEntry
 from alf_lite.errors import ConfigError, EnvError, missing_extra
 from alf_lite.utils.checks import check_count, check_not_negative
 
@@ -183,7 +184,7 @@ def _check(env: gymnasium.Env, repeat_action_probability: float | None) -> EnvSp
 
 
 @configurable
-class ActionMaskFromInfo(gymnasium.Wrapper):
+class ActionMaskFromInfo(ExtraEntry):
     """Moves a mask from the info to the observation, where agents look for it.
 
     The observation becomes {"action_mask": mask, "observation": what it was}. If it is
@@ -199,21 +200,10 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
     """
 
     def __init__(self, env: gymnasium.Env, *, key: str = "action_mask") -> None:
-        super().__init__(env)
-        self._key = key
         self._num_values = _num_values(env.action_space)
         mask_space = spaces.MultiBinary(self._num_values)
-        space = env.observation_space
-        self._is_dict = isinstance(space, spaces.Dict)
-        entries = {"observation": space}
-        if isinstance(space, spaces.Dict):
-            entries = dict(space)
-        if key in entries:
-            raise ConfigError(
-                f"ActionMaskFromInfo: the observation has an entry {key!r} already. "
-                "If it is the mask, leave the wrapper out."
-            )
-        self.observation_space = spaces.Dict({**entries, key: mask_space})
+        advice = "If it is the mask, leave the wrapper out."
+        super().__init__(env, key, mask_space, advice)
 
     def reset(self, **kwargs: Any) -> tuple[Observation, dict[str, Any]]:
         observation, info = self.env.reset(**kwargs)
@@ -240,8 +230,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
                 f"of the {self._num_values} values of {self.action_space}, got "
                 f"{mask.size}"
             )
-        entries = observation if self._is_dict else {"observation": observation}
-        return {**entries, self._key: (mask != 0).astype(np.int8)}
+        return self.with_entry(observation, (mask != 0).astype(np.int8))
 
 
 @configurable
