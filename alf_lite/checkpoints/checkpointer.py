@@ -202,7 +202,8 @@ class Checkpointer:
                 try:
                     loaded = read(path, parts, resumable=resumable)
                 except CheckpointError as error:
-                    if self._read_only and _was_replaced(path, identity):
+                    is_there = identity is not None and identity_of(path) == identity
+                    if self._read_only and not is_there:
                         changed = True
                         continue
                     if not isinstance(error, DamagedCheckpointError):
@@ -466,10 +467,6 @@ def _find(location: Path) -> LoadedCheckpoint:
         f"no checkpoint at {location}: expected a directory ckpt-<step>, or one that "
         "holds such directories"
     )
-
-
-def _was_replaced(path: Path, identity: int | None) -> bool:
-    return identity is None or identity_of(path) != identity
 
 
 def identity_of(path: Path) -> int | None:

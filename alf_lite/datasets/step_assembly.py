@@ -71,7 +71,8 @@ def match_fields(
             that cannot become that of the environment, or is not in the environment.
     """
     spec = experience_spec(env).time_step
-    action_name = "prev_action" if _has(source, "prev_action") else "action"
+    is_of_agent = "prev_action" in map(field_kind, source.fields)
+    action_name = "prev_action" if is_of_agent else "action"
     expected = {name: getattr(spec, name) for name in REQUIRED_FIELDS}
     expected |= _by_path("observation", spec.observation)
     actions = _by_path(action_name, spec.prev_action)
@@ -99,10 +100,6 @@ def match_fields(
     if differences:
         raise DataError(_explain(source, env, differences))
     return matched
-
-
-def _has(source: Source, name: str) -> bool:
-    return any(field_kind(path) == name for path in source.fields)
 
 
 def _by_path(name: str, specs: NestedTensorSpec) -> dict[str, TensorSpec]:

@@ -173,14 +173,6 @@ class NumpyTimeSteps(TimeSteps):
 
     def rows_of(self, memory: TimeStep) -> Sequence[StepRow]:
         """The rows of ``memory`` [N, B, ...], for ``convert_action``."""
-        self._check_memory(memory)
-        return self._rows(memory)
-
-    def _rows(self, memory: TimeStep) -> Sequence[StepRow]:
-        memory.env_id[:] = torch.arange(self._batch_size, dtype=torch.int32)
-        return step_rows(memory)
-
-    def _check_memory(self, memory: TimeStep) -> None:
         nest.assert_same_structure(self._spec, memory)
         for (path, spec), tensor in zip(
             nest.flatten_with_path(self._spec), nest.flatten(memory), strict=True
@@ -191,6 +183,11 @@ class NumpyTimeSteps(TimeSteps):
                     f"memory{path}: expected rows of shape {shape} {spec.dtype}, got "
                     f"{tuple(tensor.shape[1:])} {tensor.dtype}"
                 )
+        return self._rows(memory)
+
+    def _rows(self, memory: TimeStep) -> Sequence[StepRow]:
+        memory.env_id[:] = torch.arange(self._batch_size, dtype=torch.int32)
+        return step_rows(memory)
 
     def first(self, observation: Any, infos: dict[str, Any]) -> TimeStep:
         self._observation_tree.check(observation)

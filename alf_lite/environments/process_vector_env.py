@@ -246,7 +246,9 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
         try:
             for i, reply in self._processes.receive(waiting, self._timeout_seconds):
                 if reply:
-                    self._check_reply(reply, i, call)
+                    where = self._child(self._processes.children[i], call)
+                    if failure := error_of(reply, where, EnvError):
+                        raise failure
                     replies[i] = reply
         except ChildDiedError as error:
             self._fail()
@@ -263,12 +265,6 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
             self._fail()
             raise
         return replies
-
-    def _check_reply(self, reply: bytes, index: int, call: str) -> None:
-        where = self._child(self._processes.children[index], call)
-        error = error_of(reply, where, EnvError)
-        if error is not None:
-            raise error
 
     def _child(self, process: ChildProcess, call: str) -> str:
         return self._where(process.index, call, f", process {process.pid}")

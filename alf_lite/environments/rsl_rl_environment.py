@@ -158,7 +158,11 @@ class RslRlEnvironment(EnvironmentWithSpecs):
         first = self._has_ended
         action = action.detach().to(first.device, torch.float32)
         action = action.masked_fill(first[:, None], 0.0)
-        step = self._reader.step(self._bounded(action))
+        # What the environment is given, which may change it
+        given = action.clone()
+        if self._action_bound is not None:
+            given = action.clamp(-1.0, 1.0) * self._action_bound
+        step = self._reader.step(given)
         last = step.done & ~first
         is_terminal = last & ~self._is_limit(step)
         final = self._before if step.final is None else step.final
@@ -183,12 +187,6 @@ class RslRlEnvironment(EnvironmentWithSpecs):
     @property
     def _action_shape(self) -> tuple[int, int]:
         return self.batch_size, self.env.num_actions
-
-    def _bounded(self, action: Tensor) -> Tensor:
-        """What the environment is given, which may change it."""
-        if self._action_bound is None:
-            return action.clone()
-        return action.clamp(-1.0, 1.0) * self._action_bound
 
     def _is_limit(self, step: RslRlStep) -> Tensor:
         """[B] bool, of which only the ends mean anything."""
