@@ -6,6 +6,7 @@ Of a schedule, the values are checked that all others lie between.
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, get_args
 
 from alf_lite.config import configurables
@@ -35,7 +36,8 @@ def check_count(**values: int | None) -> None:
     for name, value in values.items():
         if value is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if not is_whole or value < 1:
             raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
 
