@@ -83,50 +83,28 @@ class ReturnStreams(FollowsProgress):
         Returns:
             [T-1, B, D], without gradient. Those of LAST steps do not count.
         """
-        gamma = self._gamma
-        return torch.stack(
-            [
-                _advantage(
+        advantages = []
+        for d, (own, is_continuing) in enumerate(self._streams):
+            gamma = self._gamma if own is None else own()
+            value, step_type, discount = values[..., d], step_types, discounts
+            if is_continuing:
+                is_last = step_type == int(StepType.LAST)
+                if not time_major:
+                    value, is_last = value.mT, is_last.mT
+                is_last[-1] = False
+                known = torch.where(is_last, 0.0, value)
+                value = reverse_linear_scan(known, gamma * is_last)
+                value = value if time_major else value.mT
+                step_type = torch.full_like(step_type, int(StepType.MID))
+                discount = torch.ones_like(discount)
+            advantages.append(
+                value_ops.generalized_advantage_estimation(
                     rewards[..., d],
-                    values[..., d],
-                    step_types,
-                    discounts,
-                    gamma if own is None else own(),
-                    is_continuing,
+                    value,
+                    step_type,
+                    gamma * discount,
                     td_lambda,
                     time_major,
                 )
-                for d, (own, is_continuing) in enumerate(self._streams)
-            ],
-            dim=-1,
-        )
-
-
-def _advantage(
-    reward: Tensor,
-    value: Tensor,
-    step_type: Tensor,
-    discount: Tensor,
-    gamma: float,
-    is_continuing: bool,
-    td_lambda: float,
-    time_major: bool,
-) -> Tensor:
-    """Of one reward, all [T, B]."""
-    if is_continuing:
-        is_last = step_type == int(StepType.LAST)
-        if not time_major:
-            value, is_last = value.mT, is_last.mT
-        is_last[-1] = False
-        value = reverse_linear_scan(torch.where(is_last, 0.0, value), gamma * is_last)
-        value = value if time_major else value.mT
-        step_type = torch.full_like(step_type, int(StepType.MID))
-        discount = torch.ones_like(discount)
-    return value_ops.generalized_advantage_estimation(
-        reward,
-        value,
-        step_type,
-        gamma * discount,
-        td_lambda,
-        time_major=time_major,
-    )
+            )
+        return torch.stack(advantages, dim=-1)
