@@ -20,6 +20,7 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.nest import leaf_name
+from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils.device_graphs import is_traced
 from alf_lite.utils.tensor_utils import flatten_outer, where_rows
@@ -33,16 +34,21 @@ class HelpingPart(Algorithm):
     Args:
         observation_spec: of one observation, as this part sees it.
         action_spec: of one action.
-        **kwargs: see :class:`Algorithm`.
+        optimizer: see :class:`Algorithm`, as for the others.
+        checkpoint: see there.
+        name: see there.
     """
 
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
-        **kwargs: Any,
+        *,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        name: str | None = None,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(optimizer=optimizer, checkpoint=checkpoint, name=name)
         self._observation_spec = observation_spec
         self._action_spec = action_spec
 
@@ -154,7 +160,7 @@ class GoalGenerator(ObservationPart):
         action_spec: of one action.
         goal_spec: of one goal.
         num_steps_per_goal: None: a goal lasts for a whole episode.
-        **kwargs: see :class:`Algorithm`.
+        **kwargs: see :class:`HelpingPart`.
 
     Raises:
         ConfigError: if there is no goal space.
@@ -179,10 +185,9 @@ class GoalGenerator(ObservationPart):
             raise ConfigError(
                 f"num_steps_per_goal must be positive or None, got {num_steps_per_goal}"
             )
+        super().__init__(observation_spec, action_spec, **kwargs)
         state_spec = GoalState(goal_spec, TensorSpec((), torch.int64))
-        super().__init__(
-            observation_spec, action_spec, rollout_state_spec=state_spec, **kwargs
-        )
+        self._rollout_state_spec = self._predict_state_spec = state_spec
         self._goal_spec = goal_spec
         self._num_steps_per_goal = num_steps_per_goal
 
