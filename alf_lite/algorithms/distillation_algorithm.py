@@ -27,7 +27,7 @@ from typing import Any
 from alf_lite import nest
 from alf_lite.algorithms.acting import TrainedPolicy, without_memory
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
-from alf_lite.config import DefaultSettings, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.data_transformers.data_transformer import (
     IdentityDataTransformer,
@@ -42,13 +42,7 @@ Nest = Any
 class DistillationAlgorithm(BcAlgorithm):
     """A student of a teacher, for any nest of actions."""
 
-    default_settings = DefaultSettings(
-        unroll_length=1,
-        updates_per_env_step=1.0,
-        mini_batch_size=256,
-        mini_batch_length=2,
-        lr=1e-3,
-    )
+    default_settings = BcAlgorithm.default_settings._replace(updates_per_env_step=1.0)
 
     def __init__(
         self, *specs: Any, teacher_ctor: Callable[[], TrainedPolicy], **kwargs: Any
