@@ -234,14 +234,10 @@ class CqlAlgorithm(SacAlgorithm):
         self, observation: Nest, policy: Nest, target_state: Nest
     ) -> tuple[Tensor, Nest]:
         """V(s) of the target critics, see the top of this module."""
-        if self._backup_kind == "soft":
+        if self._backup_kind != "max":
             return super()._next_value(observation, policy, target_state)
         features, target_state = self._critics.target.encode(observation, target_state)
-        if self._backup_kind == "max":
-            return self._best_value(observation, policy, features), target_state
-        sample = self._actions.sample(policy)
-        values = self._critics.target.evaluate(features, sample.vector)
-        return sample.expectation(self._critics.smallest(values)), target_state
+        return self._best_value(observation, policy, features), target_state
 
     def _best_value(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
         """max_a min_k Q_k(s, a; θ⁻), [B] or [B, D'].
@@ -250,16 +246,13 @@ class CqlAlgorithm(SacAlgorithm):
         """
         critic = self._critics.target
         if not self._actions.vector_size:
-            values = self._critics.smallest(critic.evaluate(features, None)).unsqueeze(
-                1
-            )
+            values = self._critics.smallest(critic.evaluate(features, None))
+            values = values.unsqueeze(1)
         else:
             vectors, _ = self._actions.sample_vectors(policy, self._num_sampled_actions)
             values = self._values_of_samples(critic, features, vectors)
-            values = self._critics.smallest(values.flatten(0, 1)).unflatten(
-                0, vectors.shape[:2]
-            )
-            values = values.transpose(0, 1)
+            values = self._critics.smallest(values.flatten(0, 1))
+            values = values.unflatten(0, vectors.shape[:2]).transpose(0, 1)
         # [B, S, A, ...], S = 1 without vectors
         allowed = self._mask.allowed_joint_values(observation)
         if allowed is not None:
