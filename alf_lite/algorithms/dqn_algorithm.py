@@ -247,13 +247,18 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
         self, observation: Nest, state: Nest
     ) -> tuple[Tensor, Tensor | None, Nest]:
         """Q(s, ·) [B, C, A], which values are allowed, and the new state."""
-        observation, mask = self._mask.split(observation)
-        outputs, state = self._q_network.forward(observation, state)
-        return (
-            self._return_model.mean(outputs),
-            self._actions.allowed(mask, outputs.device),
-            state,
+        outputs, allowed, state = self._outputs(
+            self._q_network.forward, observation, state
         )
+        return self._return_model.mean(outputs), allowed, state
+
+    def _outputs(
+        self, network: Callable[..., Any], observation: Nest, state: Nest = ()
+    ) -> tuple[Tensor, Tensor | None, Nest]:
+        """Z(s, ·) [B, C, A, N], which values are allowed, and the new state."""
+        observation, mask = self._mask.split(observation)
+        outputs, state = network(observation, state)
+        return outputs, self._actions.allowed(mask, outputs.device), state
 
     # Learning
 
@@ -428,14 +433,13 @@ class DqnAlgorithm(QLearningAlgorithm):
         target_state: Nest,
     ) -> tuple[Tensor, Nest]:
         """Z(s, a*; θ⁻) with a* = argmax_a Q(s, a; θ), or of θ⁻ if not double."""
-        observation, mask = self._mask.split(observation)
-        outputs, target_state = self._target_q_network(observation, target_state)
-        allowed = self._actions.allowed(mask, outputs.device)
-        model = self._return_model
+        outputs, allowed, target_state = self._outputs(
+            self._target_q_network, observation, target_state
+        )
         chooser = outputs
         if self._double:
             chooser = online_outputs
             if chooser is None:
-                chooser, _ = self._q_network(observation)
-        best = masked_argmax(model.mean(chooser), allowed)
+                chooser, _ = self._q_network(self._mask.remaining(observation))
+        best = masked_argmax(self._return_model.mean(chooser), allowed)
         return outputs_of(outputs, best), target_state

@@ -109,6 +109,5 @@ class MunchausenDqnAlgorithm(QLearningAlgorithm):
     @torch.no_grad()
     def _target_values(self, observation: Nest) -> tuple[Tensor, Tensor | None]:
         """Q(s, ·; θ⁻) [B, C, A], and which of them are allowed."""
-        observation, mask = self._mask.split(observation)
-        outputs, _ = self._target_q_network(observation)
-        return outputs.squeeze(-1), self._actions.allowed(mask, outputs.device)
+        outputs, allowed, _ = self._outputs(self._target_q_network, observation)
+        return outputs.squeeze(-1), allowed

@@ -89,9 +89,7 @@ class SarsaAlgorithm(QLearningAlgorithm):
         target_state: Nest,
     ) -> tuple[Tensor, Nest]:
         """Z(s, a; θ⁻) of the action that follows, or Σ_a π(a|s) Q(s, a; θ⁻)."""
-        observation, mask = self._mask.split(observation)
-        outputs, _ = self._target_q_network(observation)
-        allowed = self._actions.allowed(mask, outputs.device)
+        outputs, allowed, _ = self._outputs(self._target_q_network, observation)
         best = masked_argmax(self._return_model.mean(outputs), allowed)
         if not self._expected:
             taken, is_last = transition.next_action
