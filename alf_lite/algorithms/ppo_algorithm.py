@@ -35,7 +35,7 @@ from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.policy_gradient import ClippedLoss, PPOLossInfo
-from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, make_corrector
+from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, LagCorrector
 from alf_lite.algorithms.parts.trust_region import KlAdaptiveRate, check_measures_kl
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
@@ -51,7 +51,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_choice, check_positive
+from alf_lite.utils.checks import check_choice, check_positive, check_unused
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 from alf_lite.utils.tensor_utils import flatten_outer
@@ -166,8 +166,13 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             check_measures_kl(self._policy, target_kl=target_kl, desired_kl=desired_kl)
             if desired_kl is not None:
                 self._adaptive_rate = KlAdaptiveRate(desired_kl)
-        given = off_policy_correction, cls._td_lambda.given(self), rho_clip, c_clip
-        self._correct_lag = make_corrector(*given)
+        self._correct_lag: LagCorrector | None = None
+        if off_policy_correction == "vtrace":
+            td_lambda = cls._td_lambda.given(self)
+            self._correct_lag = LagCorrector(td_lambda, rho_clip, c_clip)
+        else:
+            reason = "off_policy_correction is 'none'"
+            check_unused(LagCorrector, reason, rho_clip=rho_clip, c_clip=c_clip)
 
     @property
     def corrects_policy_lag(self) -> bool:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from alf_lite.data_structures import StepType
 from alf_lite.utils import value_ops
-from alf_lite.utils.checks import check_unused
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
@@ -149,19 +148,3 @@ class LagCorrector(FollowsProgress):
 
     def __call__(self, *args: Tensor, time_major: bool = True) -> LagCorrection:
         return self._correct(*args, td_lambda=self._td_lambda, time_major=time_major)
-
-
-def make_corrector(
-    kind: str, td_lambda: Scheduled, rho_clip: float, c_clip: float
-) -> LagCorrector | None:
-    """What corrects as ``off_policy_correction`` says, or None.
-
-    Raises:
-        ConfigError: naming a clip that would be ignored.
-        ValueError: as :class:`LagCorrector`.
-    """
-    if kind == "vtrace":
-        return LagCorrector(td_lambda, rho_clip, c_clip)
-    reason = "off_policy_correction is 'none'"
-    check_unused(LagCorrector, reason, rho_clip=rho_clip, c_clip=c_clip)
-    return None
