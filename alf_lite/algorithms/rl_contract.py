@@ -15,7 +15,7 @@ from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.return_streams import ReturnStream
-from alf_lite.algorithms.parts.reward_weights import RewardWeights, make_reward_weights
+from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.parts.transitions import sequence_priority
 from alf_lite.config import DefaultSettings, TrainerConfig
 from alf_lite.data_structures import AlgStep, BatchInfo, Experience, Field, TimeStep
@@ -105,7 +105,11 @@ class RLContract(Algorithm):
         self._on_policy = is_on_policy
         self._is_eval = is_eval
         self._predict_epsilon = 0.0 if config is None else config.epsilon_greedy
-        self._reward_weights = make_reward_weights(reward_spec, reward_weights)
+        self._reward_weights = (
+            reward_weights(reward_spec)
+            if callable(reward_weights)
+            else RewardWeights(reward_spec, reward_weights)
+        )
         # Replaced afterwards if the configuration names transformers.
         unchanged = IdentityDataTransformer(observation_spec)
         self.data_transformer: DataTransformer = unchanged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -214,13 +214,3 @@ def learns_reward_weights(algorithm: nn.Module) -> bool:
         isinstance(part, RewardWeights) and part.are_learned
         for part in algorithm.modules()
     )
-
-
-def make_reward_weights(
-    reward_spec: TensorSpec,
-    weights: Sequence[float] | Callable[[TensorSpec], RewardWeights] | None,
-) -> RewardWeights:
-    """From D numbers, or from what is called with the spec of the reward."""
-    if callable(weights):
-        return weights(reward_spec)
-    return RewardWeights(reward_spec, weights)

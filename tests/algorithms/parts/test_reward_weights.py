@@ -5,7 +5,7 @@ import torch
 
 from alf_lite.algorithms.parts.reward_weights import (
     LagrangianRewardWeights,
-    make_reward_weights,
+    RewardWeights,
 )
 from alf_lite.data_structures import TimeStep
 from alf_lite.errors import ConfigError
@@ -50,7 +50,7 @@ def test_weights_rise_while_a_part_is_below_its_threshold_and_fall_above():
 @pytest.mark.parametrize("weights", [2.0, "abc", [[1.0]], ["a", "b", "c"]])
 def test_weights_that_are_no_numbers_are_refused(spec, weights):
     with pytest.raises(ConfigError, match="must be a list with a number for each"):
-        make_reward_weights(spec, weights)
+        RewardWeights(spec, weights)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,5 @@ def test_weights_that_are_no_numbers_are_refused(spec, weights):
     ],
 )
 def test_thresholds_that_do_not_fit_are_refused(spec, thresholds, initial, message):
-    def ctor(spec):
-        return LagrangianRewardWeights(
-            spec, thresholds=thresholds, initial_weights=initial
-        )
-
     with pytest.raises(ConfigError, match=message):
-        make_reward_weights(spec, ctor)
+        LagrangianRewardWeights(spec, thresholds=thresholds, initial_weights=initial)
