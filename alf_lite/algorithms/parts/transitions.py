@@ -106,12 +106,9 @@ def next_action(time_step: TimeStep, n: int, gamma: float) -> tuple[Nest, Tensor
 
 def _steps_ahead(values: Nest, num_steps: Tensor, n: int) -> Nest:
     """The steps t + m [B, T-n, ...] of windows [B, T, ...], for m [B, T-n]."""
-
-    def ahead(t: Tensor) -> Tensor:
-        rows = _first_rows(t.shape[0], t.shape[1], n, t.device) + num_steps
-        return _take_rows(t, rows)
-
-    return nest.map_structure(ahead, values)
+    batch_size, num_rows = num_steps.shape
+    first = _first_rows(batch_size, num_rows + n, n, num_steps.device)
+    return _take_rows(values, first + num_steps)
 
 
 @functools.lru_cache(maxsize=32)
