@@ -22,7 +22,6 @@ from alf_lite import nest
 from alf_lite.algorithms.learning.replay_batches import ReplayBatches, read_windows
 from alf_lite.algorithms.learning.training_batches import with_executed_action
 from alf_lite.algorithms.rl_contract import RLContract
-from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience, TimeStep
 from alf_lite.datasets.offline_buffers import OfflineBuffers
@@ -243,13 +242,10 @@ class TrainingReplay:
     def load_recorded(self, env: Environment) -> None:
         """Those that ``TrainerConfig.offline_buffer_dir`` names; nothing if done."""
         for buffer in self.offline.load(env):
-            self._add(buffer, is_named=True)
+            self.add_recorded(buffer, is_named=True)
 
-    def add_recorded(self, buffer: ReplayBuffer) -> None:
+    def add_recorded(self, buffer: ReplayBuffer, *, is_named: bool = False) -> None:
         """Adds one more source, which the data transformer observes first."""
-        self._add(buffer, is_named=False)
-
-    def _add(self, buffer: ReplayBuffer, *, is_named: bool) -> None:
         transformer = self._algorithm.data_transformer
         observe = transformer.observe if transformer.has_statistics else None
         with ranks.alone():  # all have the same recorded steps
@@ -292,11 +288,7 @@ class TrainingReplay:
         self.own.load_state_dict(state["replay"])
         self._monitor.load_state_dict(state["monitor"])
 
-    def files(self) -> dict[str, Stream]:
-        """The stored steps, as a file beside ``state_dict``, if configured."""
-        return self.own.files()
-
     def load_files(self, files: Mapping[str, Path]) -> None:
-        """Restores what ``files`` returned: name -> where it is."""
+        """Restores what ``own.files`` returned: name -> where it is."""
         self.batches.forget_returns()
         self.own.load_files(files)

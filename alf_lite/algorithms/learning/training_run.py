@@ -157,7 +157,7 @@ class TrainingRun:
 
     def files(self) -> dict[str, Stream]:
         """The stored steps, as a file beside ``state_dict``, if configured."""
-        return {} if self.replay is None else self.replay.files()
+        return {} if self.replay is None else self.replay.own.files()
 
     def load_files(self, files: Mapping[str, Path]) -> None:
         """Restores what ``files`` returned: name -> where it is."""
