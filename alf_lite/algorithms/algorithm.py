@@ -14,19 +14,10 @@ from alf_lite.algorithms.learning.update_guard import UpdateGuard
 from alf_lite.checkpoints import checkpointer as checkpoints
 from alf_lite.checkpoints.data import load_module_state
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import (
-    AlgStep,
-    BatchInfo,
-    LossInfo,
-    StepType,
-    TimeStep,
-)
+from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.fast import quick
-from alf_lite.networks.network import (
-    says_that_it_takes_them,
-    takes_whole_sequences,
-)
+from alf_lite.networks.network import says_that_it_takes_them, takes_whole_sequences
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.normalizers import Normalizer, NotFiniteError

@@ -30,10 +30,7 @@ from alf_lite.algorithms.composed_parts import (
     check_rl,
 )
 from alf_lite.algorithms.learning import construction
-from alf_lite.algorithms.learning.joint_training import (
-    sum_of_losses,
-    with_rows,
-)
+from alf_lite.algorithms.learning.joint_training import sum_of_losses, with_rows
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
     with_executed_action,
@@ -41,13 +38,7 @@ from alf_lite.algorithms.learning.training_batches import (
 from alf_lite.algorithms.parts.observation_parts import ObservationPart
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import configurable
-from alf_lite.data_structures import (
-    AlgStep,
-    BatchInfo,
-    Experience,
-    LossInfo,
-    TimeStep,
-)
+from alf_lite.data_structures import AlgStep, BatchInfo, Experience, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.fast import quick
 from alf_lite.replay_buffers.packed_windows import PackedWindows

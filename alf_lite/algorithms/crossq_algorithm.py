@@ -46,10 +46,7 @@ class NormalizedCriticNetwork(CriticNetwork):
 
 
 @configurable(
-    defaults={
-        "critic_network_ctor": NormalizedCriticNetwork,
-        "actor_update_period": 3,
-    },
+    defaults={"critic_network_ctor": NormalizedCriticNetwork, "actor_update_period": 3}
 )
 class CrossqAlgorithm(SacAlgorithm):
     """CrossQ for nests of continuous and discrete actions."""

@@ -41,20 +41,10 @@ from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import configurable
-from alf_lite.data_structures import (
-    AlgStep,
-    BatchInfo,
-    Experience,
-    StepType,
-    TimeStep,
-)
+from alf_lite.data_structures import AlgStep, BatchInfo, Experience, StepType, TimeStep
 from alf_lite.distributions.action_masks import ActionMaskError
 from alf_lite.errors import ConfigError
-from alf_lite.tensor_specs import (
-    BoundedTensorSpec,
-    NestedTensorSpec,
-    TensorSpec,
-)
+from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils.tensor_utils import expand_dims_as, where_rows
 
 Nest = Any
@@ -211,10 +201,7 @@ def as_decisions(steps: TimeStep, gamma: float) -> TimeStep:
     )
     begins = nest.map_structure(lambda t: t[:, 0], steps)
     begins = begins._replace(
-        prev_action={
-            "action": begins.prev_action,
-            "repeat": torch.zeros_like(wanted),
-        }
+        prev_action={"action": begins.prev_action, "repeat": torch.zeros_like(wanted)}
     )
     return nest.map_structure(lambda a, b: torch.stack([a, b], 1), begins, ends)
 

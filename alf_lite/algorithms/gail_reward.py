@@ -48,13 +48,7 @@ from alf_lite.algorithms.parts.novelty import (
     check_no_memory,
 )
 from alf_lite.config import configurable
-from alf_lite.data_structures import (
-    AlgStep,
-    BatchInfo,
-    Field,
-    LossInfo,
-    TimeStep,
-)
+from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation, check_sizes, linear, make_activation

@@ -46,11 +46,7 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
     )
 
     def __init__(
-        self,
-        *specs: Any,
-        rho_clip: float = 1.0,
-        c_clip: float = 1.0,
-        **kwargs: Any,
+        self, *specs: Any, rho_clip: float = 1.0, c_clip: float = 1.0, **kwargs: Any
     ) -> None:
         """Builds the networks; see :class:`ActorCriticAlgorithm` for what is not here.
 

@@ -204,9 +204,7 @@ class PqnAlgorithm(RLAlgorithm):
         index = self._actions.to_index(rollout_info.action)
         q = outputs_of(outputs, index).squeeze(-1)
         return AlgStep(
-            output=rollout_info.action,
-            state=state,
-            info=rollout_info._replace(q=q),
+            output=rollout_info.action, state=state, info=rollout_info._replace(q=q)
         )
 
     def calc_loss(self, info: PqnInfo) -> LossInfo:

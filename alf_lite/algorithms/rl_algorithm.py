@@ -21,10 +21,7 @@ from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.specs_only_environment import (
-    from_saved_spaces,
-    saved_spaces,
-)
+from alf_lite.environments.specs_only_environment import from_saved_spaces, saved_spaces
 from alf_lite.errors import ConfigError
 from alf_lite.metrics.metrics import MetricSet
 from alf_lite.optimizers.optimizers import Optimizer

@@ -45,8 +45,7 @@ class Claim:
 
 
 def assign_parameters(
-    named_parameters: Mapping[str, Parameter],
-    claims: Sequence[Claim],
+    named_parameters: Mapping[str, Parameter], claims: Sequence[Claim]
 ) -> list[tuple[str, Optimizer]]:
     """Gives every parameter to its optimizer, by the rule at the top of this module.
 
@@ -69,8 +68,7 @@ def assign_parameters(
 
 
 def resolve_claims(
-    named_parameters: Mapping[str, Parameter],
-    claims: Sequence[Claim],
+    named_parameters: Mapping[str, Parameter], claims: Sequence[Claim]
 ) -> list[list[tuple[str, Parameter]]]:
     """The parameters of each claim with their names; see :func:`assign_parameters`."""
     owned: list[list[tuple[str, Parameter]]] = [[] for _ in claims]

@@ -78,11 +78,7 @@ def load_policy(
             )
         stack.enter_context(config_files.own_config())
         algorithm, env, _ = build_to_predict(
-            directory,
-            which,
-            device=device,
-            gin_params=gin_params,
-            config=config,
+            directory, which, device=device, gin_params=gin_params, config=config
         )
     return TrainedPolicy(algorithm, env, is_live=False)
 

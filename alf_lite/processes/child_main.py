@@ -19,13 +19,7 @@ from multiprocessing import forkserver, reduction, util
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
-from alf_lite.errors import (
-    AlfLiteError,
-    ConfigError,
-    DataError,
-    EnvError,
-    failure_text,
-)
+from alf_lite.errors import AlfLiteError, ConfigError, DataError, EnvError, failure_text
 from alf_lite.utils.output_streams import make_best_effort
 
 # What a trainer handles. SIGURG interrupts it in whatever it waits for, which must not

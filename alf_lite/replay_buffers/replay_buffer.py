@@ -243,10 +243,7 @@ class ReplayBuffer(StoredSteps):
     # Reading
 
     def get_batch(
-        self,
-        batch_size: int,
-        batch_length: int,
-        device: torch.device | None = None,
+        self, batch_size: int, batch_length: int, device: torch.device | None = None
     ) -> tuple[Nest, BatchInfo]:
         """Draws windows of consecutive steps of one environment each.
 

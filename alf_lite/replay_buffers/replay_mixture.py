@@ -25,10 +25,7 @@ from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.own_replay import OwnReplay
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.replay_settings import (
-    default_ratios,
-    shares,
-)
+from alf_lite.replay_buffers.replay_settings import default_ratios, shares
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
@@ -92,11 +89,7 @@ class ReplayMixture:
         return self._offline[index - 1] if index else self._own.require_buffer()
 
     def draw(
-        self,
-        num_updates: int,
-        *,
-        with_own: bool,
-        device: torch.device | None = None,
+        self, num_updates: int, *, with_own: bool, device: torch.device | None = None
     ) -> Iterator[tuple[Windows, ReplayBuffer]]:
         """Draws the windows of some updates, source by source.
 

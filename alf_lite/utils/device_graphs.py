@@ -22,11 +22,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.errors import ConfigError
-from alf_lite.utils.schedulers import (
-    Schedule,
-    ScheduleTensors,
-    schedules_as_tensors,
-)
+from alf_lite.utils.schedulers import Schedule, ScheduleTensors, schedules_as_tensors
 
 Nest = Any
 

@@ -173,10 +173,7 @@ def join(parts: Sequence[UnrollArrays]) -> UnrollArrays:
 
 
 def _rows_of(
-    name: str,
-    tensor: Any,
-    shape: tuple[int, ...],
-    outer_dims: tuple[int, ...],
+    name: str, tensor: Any, shape: tuple[int, ...], outer_dims: tuple[int, ...]
 ) -> np.ndarray:
     """[T, B, *shape] → a view [T, B, elements of the shape], if it can be one."""
     array = tensor.numpy(force=True)

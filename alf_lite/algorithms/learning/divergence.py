@@ -15,9 +15,7 @@ _MAX_NAMES = 5  # in messages
 
 
 def describe_divergence(
-    algorithm: Algorithm,
-    loss_info: LossInfo,
-    explain: Callable[[], LossInfo] | None,
+    algorithm: Algorithm, loss_info: LossInfo, explain: Callable[[], LossInfo] | None
 ) -> str:
     """Which parts of the loss, parameters or gradients are not finite.
 

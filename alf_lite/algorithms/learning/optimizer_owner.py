@@ -11,11 +11,7 @@ from alf_lite.config.bindings import call_with_defaults
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.gradient_average import GradientAverage
 from alf_lite.optimizers.optimizers import Adam, Optimizer
-from alf_lite.optimizers.parameter_ownership import (
-    Claim,
-    assign_parameters,
-    unclaimed,
-)
+from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters, unclaimed
 
 
 class OptimizerOwner(nn.Module):
@@ -67,8 +63,7 @@ class OptimizerOwner(nn.Module):
             )
         self._complete_claims()
         self._optimizers = assign_parameters(
-            dict(self.named_parameters(remove_duplicate=False)),
-            self._collect_claims(),
+            dict(self.named_parameters(remove_duplicate=False)), self._collect_claims()
         )
         for owner in self._owners():
             owner._optimizers_of_run = self._optimizers

@@ -33,12 +33,7 @@ from alf_lite.replay_buffers.episode_returns import EpisodeReturns
 from alf_lite.replay_buffers.own_replay import OwnReplay, ReplayMonitor
 from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.replay_mixture import (
-    ReplayMixture,
-    Windows,
-    alike,
-    join,
-)
+from alf_lite.replay_buffers.replay_mixture import ReplayMixture, Windows, alike, join
 from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.utils.devices import moved
 from alf_lite.utils.ranks import ranks
@@ -274,10 +269,7 @@ def read_windows(
 
 
 def _transform(
-    experience: Experience,
-    info: BatchInfo,
-    buffer: ReplayBuffer,
-    algorithm: RLContract,
+    experience: Experience, info: BatchInfo, buffer: ReplayBuffer, algorithm: RLContract
 ) -> Experience:
     """Stored windows [B, T, ...] → what the algorithm trains on, on its device."""
     transformer, device = algorithm.data_transformer, algorithm.device

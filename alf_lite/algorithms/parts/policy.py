@@ -230,10 +230,7 @@ class DeterministicPolicy(Network):
     """
 
     def __init__(
-        self,
-        network_ctor: Callable[..., Any],
-        mask: ActionMask,
-        actions: BoxActions,
+        self, network_ctor: Callable[..., Any], mask: ActionMask, actions: BoxActions
     ) -> None:
         size = actions.vector_size
         network = as_network(

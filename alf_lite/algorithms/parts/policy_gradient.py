@@ -12,12 +12,7 @@ from alf_lite.data_structures import Field
 from alf_lite.fast import quick
 from alf_lite.utils import losses
 from alf_lite.utils.progress import FollowsProgress
-from alf_lite.utils.schedulers import (
-    Coefficient,
-    Scheduled,
-    is_zero,
-    set_coefficients,
-)
+from alf_lite.utils.schedulers import Coefficient, Scheduled, is_zero, set_coefficients
 
 
 class _WeightedLoss(FollowsProgress):

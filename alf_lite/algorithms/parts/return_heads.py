@@ -85,9 +85,7 @@ class ExpectedReturnHead(ReturnHead):
     num_outputs = 1
 
     def __init__(
-        self,
-        huber_delta: float | None = 1.0,
-        loss_fn: ElementwiseLoss | None = None,
+        self, huber_delta: float | None = 1.0, loss_fn: ElementwiseLoss | None = None
     ) -> None:
         if huber_delta is not None and not huber_delta > 0:
             raise ValueError(f"huber_delta must be positive or None, got {huber_delta}")
