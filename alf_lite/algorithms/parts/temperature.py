@@ -52,7 +52,6 @@ class Temperature(nn.Module):
         initial_value: of α.
         target_entropy: H̄, a number or a schedule; α rises while the entropy is lower.
         is_learnt: False keeps α.
-        max_log_alpha: a limit of log α, see :meth:`limit`; None: there is none.
     """
 
     target_entropy = Coefficient()
@@ -63,10 +62,8 @@ class Temperature(nn.Module):
         target_entropy: Scheduled,
         *,
         is_learnt: bool = True,
-        max_log_alpha: float | None = None,
     ) -> None:
         super().__init__()
-        self._max_log_alpha = max_log_alpha
         check_positive(initial_alpha=initial_value)
         set_coefficients(self, target_entropy=target_entropy)
         self._log_alpha = nn.Parameter(
@@ -77,11 +74,6 @@ class Temperature(nn.Module):
     def alpha(self) -> Tensor:
         """[], without gradient."""
         return self._log_alpha.detach().exp()
-
-    @torch.no_grad()
-    def limit(self) -> None:
-        """After an update, moves log α back to its limit."""
-        self._log_alpha.clamp_(max=self._max_log_alpha)
 
     def forward(self, entropy: Tensor, target_entropy: Tensor | None = None) -> Tensor:
         """The loss of α alone, log α · (H − H̄): [...] → [...].
@@ -109,7 +101,7 @@ class Temperatures(nn.ModuleDict):
         discrete_name: of ``discrete`` in messages.
         initial_value: see :class:`Temperature`.
         is_learnt: likewise.
-        max_log_alpha: likewise.
+        max_log_alpha: a limit of log α, see :meth:`limit`; None: there is none.
 
     Raises:
         ConfigError: naming a target that no policy reaches, that has no effect, or that
@@ -146,17 +138,12 @@ class Temperatures(nn.ModuleDict):
             check_reachable(discrete_name, targets["discrete"], largest)
         super().__init__(
             {
-                part: Temperature(
-                    initial_value,
-                    target,
-                    is_learnt=is_learnt,
-                    max_log_alpha=max_log_alpha,
-                )
+                part: Temperature(initial_value, target, is_learnt=is_learnt)
                 for part, target in targets.items()
             }
         )
         self._initial_value = initial_value
-        self._has_limit = max_log_alpha is not None
+        self._max_log_alpha = max_log_alpha
         # The discrete target is that of how many values there are to choose from.
         self.follow_masks = discrete is None
 
@@ -167,11 +154,12 @@ class Temperatures(nn.ModuleDict):
                 parameter.fill_(math.log(self._initial_value))
 
     def limit(self) -> None:
-        """After an update: keeps all within their limit, if there is one."""
-        if self._has_limit:
-            temperatures: Any = self.values()
-            for temperature in temperatures:
-                temperature.limit()
+        """After an update: moves each log α back to its limit, if there is one."""
+        if self._max_log_alpha is None:  # as in most updates
+            return
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.clamp_(max=self._max_log_alpha)
 
     @property
     def alpha(self) -> Entropies:
