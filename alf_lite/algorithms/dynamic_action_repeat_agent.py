@@ -125,13 +125,7 @@ class DynamicActionRepeatAgent(Composition):
 
     def _act(self, method: str, inputs: TimeStep, state: Nest) -> AlgStep:
         """Decides where no action is held any more, as at FIRST."""
-        before = {
-            "action": inputs.prev_action,
-            "repeat": torch.zeros_like(state["left"]),
-        }
-        step = getattr(self._rl, method)(
-            inputs._replace(prev_action=before), state["rl"]
-        )
+        step = getattr(self._rl, method)(_after_one_step(inputs), state["rl"])
         decides = (state["left"] == 0) | inputs.is_first()
         action = where_rows(decides, step.output["action"], state["held"])
         left = torch.where(decides, step.output["repeat"], state["left"] - 1)
@@ -140,11 +134,7 @@ class DynamicActionRepeatAgent(Composition):
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action, or the one before: held for (K + 1) / 2 steps on average."""
-        before = {
-            "action": inputs.prev_action,
-            "repeat": torch.zeros_like(inputs.step_type, dtype=torch.int64),
-        }
-        drawn = self._rl.random_action(inputs._replace(prev_action=before))["action"]
+        drawn = self._rl.random_action(_after_one_step(inputs))["action"]
         changes = torch.rand_like(inputs.discount) < 2 / (self._max_repeats + 1)
         return where_rows(changes | inputs.is_first(), drawn, inputs.prev_action)
 
@@ -199,11 +189,14 @@ def as_decisions(steps: TimeStep, gamma: float) -> TimeStep:
         discount=discount,
         prev_action={"action": action, "repeat": wanted - 1},
     )
-    begins = nest.map_structure(lambda t: t[:, 0], steps)
-    begins = begins._replace(
-        prev_action={"action": begins.prev_action, "repeat": torch.zeros_like(wanted)}
-    )
+    begins = _after_one_step(nest.map_structure(lambda t: t[:, 0], steps))
     return nest.map_structure(lambda a, b: torch.stack([a, b], 1), begins, ends)
+
+
+def _after_one_step(steps: TimeStep) -> TimeStep:
+    """Steps [B, ...] whose ``prev_action`` was decided for one step."""
+    repeat = torch.zeros_like(steps.step_type, dtype=torch.int64)
+    return steps._replace(prev_action={"action": steps.prev_action, "repeat": repeat})
 
 
 def _run_length(steps: TimeStep) -> Tensor:
