@@ -33,25 +33,6 @@ from alf_lite.config import configurable
 from alf_lite.config.values import as_number
 from alf_lite.utils.progress import FollowsProgress, Progress, followers
 
-__all__ = [
-    "Coefficient",
-    "ConstantScheduler",
-    "CyclicalScheduler",
-    "ExponentialScheduler",
-    "LinearScheduler",
-    "Progress",
-    "Schedule",
-    "Scheduled",
-    "Scheduler",
-    "StepScheduler",
-    "as_scheduler",
-    "extreme_values",
-    "find_schedules",
-    "is_zero",
-    "set_coefficients",
-    "value_at_start",
-]
-
 _PROGRESS_TYPES = ("percent", "iterations", "env_steps", "global_counter")
 _progress_of_point = itemgetter(0)
 
