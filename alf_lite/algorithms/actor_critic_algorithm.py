@@ -179,7 +179,11 @@ class ActorCriticAlgorithm(RLAlgorithm):
         mask = mask.showing(critic_observation_keys, "critic_observation_keys")
         self._value_mask = mask
         if not self._is_eval:
-            self._value_network = self._built_value(value_network_ctor)
+            value_spec, shape = mask.remaining_spec, tuple(self.reward_spec.shape)
+            network = value_network_ctor(value_spec, self.reward_spec)
+            self._value_network: Any = as_network(
+                network, value_spec, "value_network_ctor", shape
+            )
             states = states._replace(value=self._value_network.state_spec)
         self._train_state_spec = self._rollout_state_spec = states
         set_coefficients(
@@ -201,11 +205,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
         self._symmetric_unroll: SymmetricUnroll | None = None
         if symmetries and not self._is_eval:
             self._symmetric_unroll = self._seen_in(symmetries)
-
-    def _built_value(self, ctor: Callable[..., Network]) -> Any:
-        spec, shape = self._value_mask.remaining_spec, tuple(self.reward_spec.shape)
-        network = ctor(spec, self.reward_spec)
-        return as_network(network, spec, "value_network_ctor", shape)
 
     def _seen_in(self, symmetries: Sequence[Symmetry]) -> SymmetricUnroll:
         if not nest.is_empty(self._train_state_spec) or self.unrolls_with_grad:

@@ -168,11 +168,9 @@ class GailReward(IntrinsicReward):
     def _reward(self, h: Tensor) -> Tensor:
         if self._reward_form == "airl":
             return h
-        return (
-            functional.softplus(h)
-            if self._reward_form == "gail"
-            else -functional.softplus(-h)
-        )
+        if self._reward_form == "gail":
+            return functional.softplus(h)
+        return -functional.softplus(-h)
 
     def preprocess_experience(
         self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo

@@ -296,13 +296,9 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
                     f"{self._name}: td_lambda mixes targets of one step: n_step must "
                     "be 1, which some algorithms do not have"
                 )
-        self._actor_mask, self._critic_mask = (
-            self._mask.showing(keys, f"{part}_observation_keys")
-            for part, keys in (
-                ("actor", actor_observation_keys),
-                ("critic", critic_observation_keys),
-            )
-        )
+        showing = self._mask.showing
+        self._actor_mask = showing(actor_observation_keys, "actor_observation_keys")
+        self._critic_mask = showing(critic_observation_keys, "critic_observation_keys")
         self._network_ctors = (
             functools.partial(self._make_policy, actor_network_ctor),
             functools.partial(

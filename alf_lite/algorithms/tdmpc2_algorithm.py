@@ -31,7 +31,6 @@ Differences from the reference code:
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -44,7 +43,7 @@ from torch.nn import functional as F
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.parts import transitions
-from alf_lite.algorithms.parts.critics import TargetUpdater
+from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.return_heads import TwoHotHead
 from alf_lite.algorithms.parts.trajectory_optimizers import Mppi, Plan, ValueFn
 from alf_lite.algorithms.parts.window_targets import steps_from
@@ -217,7 +216,7 @@ class Tdmpc2Algorithm(PlanningAlgorithm):
         )
         if self._is_eval:
             return
-        self._target_q = copy.deepcopy(self._q).requires_grad_(False)
+        self._target_q = target_copy(self._q)
         self._updater = TargetUpdater(
             [self._q], [self._target_q], tau=target_update_tau
         )
