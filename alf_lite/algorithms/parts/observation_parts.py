@@ -34,6 +34,7 @@ class HelpingPart(Algorithm):
     Args:
         observation_spec: of one observation, as this part sees it.
         action_spec: of one action.
+        rollout_state_spec: of what it keeps from step to step, if it acts.
         optimizer: see :class:`Algorithm`, as for the others.
         checkpoint: see there.
         name: see there.
@@ -44,11 +45,17 @@ class HelpingPart(Algorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
+        rollout_state_spec: NestedTensorSpec = (),
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(optimizer=optimizer, checkpoint=checkpoint, name=name)
+        super().__init__(
+            rollout_state_spec=rollout_state_spec,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            name=name,
+        )
         self._observation_spec = observation_spec
         self._action_spec = action_spec
 
@@ -185,9 +192,10 @@ class GoalGenerator(ObservationPart):
             raise ConfigError(
                 f"num_steps_per_goal must be positive or None, got {num_steps_per_goal}"
             )
-        super().__init__(observation_spec, action_spec, **kwargs)
         state_spec = GoalState(goal_spec, TensorSpec((), torch.int64))
-        self._rollout_state_spec = self._predict_state_spec = state_spec
+        super().__init__(
+            observation_spec, action_spec, rollout_state_spec=state_spec, **kwargs
+        )
         self._goal_spec = goal_spec
         self._num_steps_per_goal = num_steps_per_goal
 
