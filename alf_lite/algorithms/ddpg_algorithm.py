@@ -193,7 +193,7 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
         next_observation = (
             observation if self._is_recurrent else rollout_info.next_observation
         )
-        next_value, *target_states = self._next_value(
+        next_value, target_actor, target_critic = self._next_value(
             next_observation, rollout_info, state.target_actor, state.target_critic
         )
         info = DdpgInfo(
@@ -206,9 +206,12 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
             step_type=inputs.step_type,
             action_cost=self._cost_of(action),
         )
+        new_state = DdpgState(
+            actor_state, critic_state, target_actor, target_critic, state.noise
+        )
         return AlgStep(
             output=rollout_info.action,
-            state=DdpgState(actor_state, critic_state, *target_states, state.noise),
+            state=new_state,
             info=self._extend_info(info, rollout_info, taken, action),
         )
 

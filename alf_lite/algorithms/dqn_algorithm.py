@@ -436,10 +436,8 @@ class DqnAlgorithm(QLearningAlgorithm):
         outputs, allowed, target_state = self._outputs(
             self._target_q_network, observation, target_state
         )
-        chooser = outputs
-        if self._double:
-            chooser = online_outputs
-            if chooser is None:
-                chooser, _ = self._q_network(self._mask.remaining(observation))
+        chooser = online_outputs if self._double else outputs
+        if chooser is None:
+            chooser, _ = self._q_network(self._mask.remaining(observation))
         best = masked_argmax(self._return_model.mean(chooser), allowed)
         return outputs_of(outputs, best), target_state
