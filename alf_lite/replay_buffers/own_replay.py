@@ -63,7 +63,8 @@ class OwnReplay:
         self._num_to_collect = config.initial_collect_steps
         self._num_lost = 0  # steps that a checkpoint did not hold
         self._is_left_out = False  # of checkpoints, which was said
-        self._saved: ReplayFile | None = None  # what the buffer will begin with
+        # What a checkpoint held, until an experience tells how it is nested
+        self.waiting_steps: ReplayFile | None = None
         at_once, self._num_batches = self.options.draws_per_iteration()
         # Windows of own steps that are drawn at once.
         self._batch_size = max(
@@ -76,9 +77,9 @@ class OwnReplay:
         """How many steps are stored, of all environments together."""
         if self.buffer is not None:
             return self.buffer.total_size
-        if self._saved is not None:
+        if self.waiting_steps is not None:
             max_length = self._config.replay_buffer_length
-            return int(self._saved.lengths.clip(max=max_length).sum())
+            return int(self.waiting_steps.lengths.clip(max=max_length).sum())
         return 0
 
     @property
@@ -114,11 +115,6 @@ class OwnReplay:
         is_kept = not self._config.clear_replay_buffer
         return is_kept and options.with_replacement and not options.has_limits
 
-    @property
-    def waiting_steps(self) -> ReplayFile | None:
-        """What a checkpoint held, until an experience tells how it is nested."""
-        return self._saved
-
     def buffer_for(self, experience: Experience) -> ReplayBuffer:
         """The buffer; the first time, one for experience like this [T, B, ...]."""
         if self.buffer is None:
@@ -151,9 +147,9 @@ class OwnReplay:
                 f"{error} (TrainerConfig.replay_buffer_length, StorageOptions)"
             ) from error
         buffer.set_iteration(self._iteration)
-        if self._saved is not None:
-            buffer.load(self._saved)
-            self._saved = None
+        if self.waiting_steps is not None:
+            buffer.load(self.waiting_steps)
+            self.waiting_steps = None
             # The file has its clock, too: that of the checkpoint.
             buffer.set_iteration(self._iteration)
         return buffer
@@ -237,13 +233,13 @@ class OwnReplay:
         None before the first unroll.
         """
         is_wanted = self._config.checkpoint_replay_buffer
-        if is_wanted is False or (self.buffer is None and self._saved is None):
+        if is_wanted is False or (self.buffer is None and self.waiting_steps is None):
             return {}
         if self.buffer is not None:
             stream = self.buffer.save()
         else:
-            assert self._saved is not None
-            stream = self._saved.as_stream()
+            assert self.waiting_steps is not None
+            stream = self.waiting_steps.as_stream()
         limit_gb = self._config.checkpoint_replay_buffer_gb
         size_gb = stream.num_bytes * ranks.size / 1e9  # of all of the run, about
         if is_wanted is None and size_gb > limit_gb:
@@ -275,7 +271,7 @@ class OwnReplay:
         if self.buffer is not None:
             self.buffer.load(file)
         else:
-            self._saved = file
+            self.waiting_steps = file
 
     def _begin_without_steps(self) -> None:
         """Has a run that was under way go on with what it will collect.

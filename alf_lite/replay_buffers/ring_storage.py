@@ -328,11 +328,8 @@ class RingStorage:
 
     def places_of(self, env_id: int, first: int, last: int) -> list[slice]:
         """As :meth:`places`, of one environment: none, one or two slices."""
-        ring, slot, num_rows = (
-            env_id * self.max_length,
-            first % self.max_length,
-            last - first,
-        )
+        ring, slot = env_id * self.max_length, first % self.max_length
+        num_rows = last - first
         if num_rows <= 0:
             return []
         num_before_seam = min(num_rows, self.max_length - slot)
