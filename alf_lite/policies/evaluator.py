@@ -67,15 +67,12 @@ class EvalResult(NamedTuple):
 
     returns: list[float]  # undiscounted; for a reward of D dimensions the weighted sum
     lengths: list[int]  # environment steps
-    num_env_steps: (
-        int  # of these episodes; what fast environments do beyond is left out
-    )
+    # Of these episodes; what fast environments do beyond is left out
+    num_env_steps: int
     info: dict[str, float]  # mean over the episodes, see ``evaluate``
-    return_vectors: list[list[float]] | None = (
-        None  # [N, D] for a reward of D dimensions
-    )
-    losses: Mapping[str, float] = MappingProxyType({})  # on TrainerConfig.
-    # ↑ evaluation_buffer_dir: "loss" and its parts
+    return_vectors: list[list[float]] | None = None  # [N, D], for D dimensions
+    # On TrainerConfig.evaluation_buffer_dir: "loss" and its parts
+    losses: Mapping[str, float] = MappingProxyType({})
     episodes: Sequence[EvalEpisode] = ()  # the same, one by one
     iterations: int = 0  # of training: whose policy it was
     env_steps: int = 0  # of training
@@ -356,6 +353,10 @@ class _Tally:
 
     def result(self) -> EvalResult:
         episodes = [episode for row in self._episodes for episode in row]
+        games: Sequence[SeatRecord] = ()
+        if self._opposition is not None and self._games:
+            played, name_of = np.array(self._games), self._opposition.name_of
+            games = game_results.seat_records(played, name_of)
         vectors = None
         if self._reward_weights is not None:
             vectors = [e.return_vector for e in episodes if e.return_vector is not None]
@@ -372,11 +373,7 @@ class _Tally:
             metrics=means[1],
             return_vectors=vectors,
             episodes=tuple(episodes),
-            games=()
-            if self._opposition is None or not self._games
-            else game_results.seat_records(
-                np.array(self._games), self._opposition.name_of
-            ),
+            games=games,
         )
 
 

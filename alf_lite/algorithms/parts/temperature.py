@@ -225,7 +225,7 @@ def check_reachable(name: str, target_entropy: Any, largest: float) -> None:
 
 def _target_entropies(
     actions: BoxActions | MixedActions,
-    continuous: TargetEntropy | None,
+    continuous: Any,  # TargetEntropy | None
     discrete: Scheduled | None,
 ) -> dict[str, Scheduled]:
     targets: dict[str, Scheduled] = {}
@@ -238,10 +238,8 @@ def _target_entropies(
         if continuous is None:
             continuous = actions.log_scale - actions.vector_size
         elif callable(continuous) and not isinstance(continuous, Scheduler):
-            of_actions: Any = continuous
-            continuous = of_actions(actions)
-        target: Any = continuous
-        targets["continuous"] = target
+            continuous = continuous(actions)
+        targets["continuous"] = continuous
     if actions.has_discrete:
         if discrete is None:
             discrete = entropy_of_mostly_one_value(actions.num_joint_values)

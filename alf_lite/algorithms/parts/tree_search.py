@@ -252,22 +252,13 @@ class _Trees:
             return like(logits, np.full((spare + 1, *shape), number, np.float32))
 
         self.best = like(logits, np.zeros(spare + 1, np.int64))  # by node
-        num_visits, value, raw_value = (full(0) for _ in range(3))
+        num_visits, value, raw = (full(0) for _ in range(3))
         visits, q, prior, reward, discount = (full(0, num_actions) for _ in range(5))
         discount[spare] = 1
         children = like(logits, np.full((spare + 1, num_actions), spare))
         state = nest.map_structure(lambda leaf: leaf[self.best], root.state)
         self._all = Tree(
-            num_visits,
-            value,
-            raw_value,
-            state,
-            children,
-            visits,
-            q,
-            prior,
-            reward,
-            discount,
+            num_visits, value, raw, state, children, visits, q, prior, reward, discount
         )
         # The same numbers, by edge
         self._edges = _Edges(
