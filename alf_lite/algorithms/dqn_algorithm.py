@@ -195,10 +195,8 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
 
     def set_num_environments(self, num_environments: int) -> None:
         """There is one ε for all, or one for each."""
-        try:
-            self._explore.check_number(num_environments)
-        except ValueError as error:
-            raise ConfigError(f"{self.name}.rollout_epsilon_greedy: {error}") from error
+        name = f"{self.name}.rollout_epsilon_greedy"
+        self._explore.check_number(num_environments, name)
 
     def _make_actions(self, action_spec: NestedTensorSpec) -> DiscreteActions:
         return DiscreteActions(action_spec)

@@ -135,6 +135,8 @@ class PqnAlgorithm(RLAlgorithm):
         set_coefficients(self, _gamma=gamma, _td_lambda=td_lambda)
         self._mask = ActionMask(observation_spec, action_spec, action_mask_key)
         self._explore = EpsilonGreedy(rollout_epsilon_greedy)
+        if self._env is not None:
+            self.set_num_environments(self._env.batch_size)
         sizes, spec = self._actions.sizes, self._mask.remaining_spec
         self._q_network = as_network(
             q_network_ctor(spec, sizes.tolist(), 1),
@@ -145,6 +147,11 @@ class PqnAlgorithm(RLAlgorithm):
         state_spec = self._q_network.state_spec
         self._train_state_spec = self._rollout_state_spec = state_spec
         self._predict_state_spec = state_spec
+
+    def set_num_environments(self, num_environments: int) -> None:
+        """There is one ε for all, or one for each."""
+        name = f"{self.name}.rollout_epsilon_greedy"
+        self._explore.check_number(num_environments, name)
 
     # Acting
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
+from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.devices import moved_tensor
 from alf_lite.utils.progress import FollowsProgress
@@ -175,11 +176,11 @@ class EpsilonGreedy(FollowsProgress):
         """ε at the current progress; None if every environment has its own."""
         return None if self.is_of_each_environment else _checked(self._schedulers[0]())
 
-    def check_number(self, num_environments: int) -> None:
-        """Raises ValueError, if there is neither one ε nor one for each of them."""
+    def check_number(self, num_environments: int, name: str = "epsilon") -> None:
+        """Raises ConfigError, if there is neither one ε nor one for each of them."""
         if self.is_of_each_environment and len(self._schedulers) != num_environments:
-            raise ValueError(
-                f"epsilon: {len(self._schedulers)} values were given for a batch of "
+            raise ConfigError(
+                f"{name}: {len(self._schedulers)} values were given for a batch of "
                 f"{num_environments} environments. Give one number, or one for each."
             )
 

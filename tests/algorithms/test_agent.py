@@ -674,7 +674,7 @@ def test_there_is_an_epsilon_for_every_environment(parts, epsilons):
 
     ctor = functools.partial(Agent, optimizer=Adam())
     build(ctor, [0.1, 0.2])
-    message = f"DqnAlgorithm.rollout_epsilon_greedy: .* {len(epsilons)} values .* of 2"
+    message = f"DqnAlgorithm.rollout_epsilon_greedy: {len(epsilons)} values .* of 2"
     with pytest.raises(ConfigError, match=message):
         build(ctor, epsilons)
 

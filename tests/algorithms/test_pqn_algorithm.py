@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from alf_lite.algorithms.pqn_algorithm import PqnAlgorithm, PqnInfo
+from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -97,3 +100,15 @@ def test_actions_that_are_no_choices_are_refused():
         make(BoundedTensorSpec((2,), torch.float32, -1, 1))
     with pytest.raises(ValueError, match="td_lambda"):
         make(td_lambda=1.5)
+
+
+def test_there_is_an_epsilon_for_every_environment():
+    def build(epsilons):
+        env = create_environment("CartPole-v1", 2)
+        config = TrainerConfig(num_iterations=1)
+        PqnAlgorithm(env=env, config=config, rollout_epsilon_greedy=epsilons)
+
+    build([0.1, 0.2])
+    message = r"PqnAlgorithm\.rollout_epsilon_greedy: 3 values .* of 2 environments"
+    with pytest.raises(ConfigError, match=message):
+        build([0.1, 0.2, 0.3])
