@@ -58,7 +58,7 @@ FOUR = "create_environment.num_parallel_environments = 4"
         (
             "sac_pendulum",
             ["SacAlgorithm.num_critics = 0"],
-            "num_critics must be at least 1, got 0",
+            "num_critics must be a positive integer, got 0",
         ),
         (
             "her_point_goal",
