@@ -443,7 +443,7 @@ def _shrink(file: Path) -> None:
     from PIL import Image
 
     with Image.open(file) as picture:
-        small = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        small = picture.convert("RGB").quantize(48, dither=Image.Dither.NONE)
     small.save(file, optimize=True)
 
 
