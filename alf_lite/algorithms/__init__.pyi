@@ -177,9 +177,8 @@ from alf_lite.algorithms.pqn_algorithm import (
     PqnAlgorithm as _PqnAlgorithm,
 )
 from alf_lite.algorithms.predictive_representation import (
-    Predicted,
     PredictionInfo as PredictionInfo,
-    PredictiveRepresentation as _PredictiveRepresentation,
+    PredictiveRepresentation as PredictiveRepresentation,
 )
 from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm as _R2d2Algorithm
 from alf_lite.algorithms.redq_algorithm import RedqAlgorithm as _RedqAlgorithm
@@ -342,7 +341,6 @@ class DiaynReward(_DiaynReward):
         encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
         fc_layer_params: Sequence[int] = ...,
         activation: Activation = 'relu',
-        rollout_state_spec: NestedTensorSpec = ...,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         name: str | None = None,
@@ -361,7 +359,6 @@ class GailReward(_GailReward):
         gradient_penalty: Scheduled = 0.1,
         use_spectral_norm: bool = False,
         observation_clip: float = 5.0,
-        rollout_state_spec: NestedTensorSpec = ...,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         name: str | None = None,
@@ -382,7 +379,6 @@ class IcmReward(_IcmReward):
         normalize_reward: bool = True,
         observation_clip: float = 5.0,
         reward_gamma: float = 0.99,
-        rollout_state_spec: NestedTensorSpec = ...,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         name: str | None = None,
@@ -463,7 +459,6 @@ class RndReward(_RndReward):
         observation_clip: float = 5.0,
         reward_gamma: float = 0.99,
         predictor_update_period: int = 4,
-        rollout_state_spec: NestedTensorSpec = ...,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         name: str | None = None,
@@ -733,25 +728,6 @@ class PPOAlgorithm(_PPOAlgorithm, ActorCriticAlgorithm):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         is_eval: bool = False,
-        name: str | None = None,
-    ) -> None: ...
-
-class PredictiveRepresentation(_PredictiveRepresentation):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        representation_size: int = 64,
-        predicts: Predicted = 'next_observation',
-        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
-        fc_layer_params: Sequence[int] = ...,
-        decoder_fc_layer_params: Sequence[int] = ...,
-        activation: Activation = 'relu',
-        observation_clip: float = 5.0,
-        rollout_state_spec: NestedTensorSpec = ...,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
         name: str | None = None,
     ) -> None: ...
 

@@ -38,6 +38,7 @@ from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation
+from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.checks import check_choice
 
@@ -69,7 +70,9 @@ class PredictiveRepresentation(RepresentationLearner):
         decoder_fc_layer_params: Sequence[int] = (128,),
         activation: Activation = "relu",
         observation_clip: float = 5.0,
-        **kwargs: Any,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        name: str | None = None,
     ) -> None:
         """Builds the encoder and the decoder.
 
@@ -85,7 +88,9 @@ class PredictiveRepresentation(RepresentationLearner):
             decoder_fc_layer_params: hidden layers of the decoder.
             activation: of both.
             observation_clip: bounds of the normalised observations.
-            **kwargs: see :class:`HelpingPart`.
+            optimizer: see :class:`Algorithm`, as for the others.
+            checkpoint: see there.
+            name: see there.
 
         Raises:
             ConfigError: if there is nothing to predict.
@@ -93,7 +98,13 @@ class PredictiveRepresentation(RepresentationLearner):
                 its path.
         """
         check_choice(Predicted, predicts=predicts)
-        super().__init__(observation_spec, action_spec, **kwargs)
+        super().__init__(
+            observation_spec,
+            action_spec,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            name=name,
+        )
         self._observations = NormalizedObservations(observation_spec, observation_clip)
         num_numbers = sum(spec.numel for spec in self._observations.numbers_in_spec)
         if not num_numbers:

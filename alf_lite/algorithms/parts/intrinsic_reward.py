@@ -18,7 +18,8 @@ from alf_lite import nest
 from alf_lite.algorithms.parts.observation_parts import HelpingPart
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep, waits
 from alf_lite.errors import ConfigError, did_you_mean
-from alf_lite.tensor_specs import TensorSpec
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import summary
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.progress import FollowsProgress
@@ -42,6 +43,23 @@ class IntrinsicReward(HelpingPart):
         checkpoint: see there.
         name: see there.
     """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            observation_spec,
+            action_spec,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            name=name,
+        )
 
     @abstractmethod
     def calc_reward(self, steps: TimeStep, batch_info: BatchInfo) -> Tensor:

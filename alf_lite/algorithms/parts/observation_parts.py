@@ -20,7 +20,6 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.nest import leaf_name
-from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils.device_graphs import is_traced
 from alf_lite.utils.tensor_utils import flatten_outer, where_rows
@@ -34,28 +33,16 @@ class HelpingPart(Algorithm):
     Args:
         observation_spec: of one observation, as this part sees it.
         action_spec: of one action.
-        rollout_state_spec: of what it keeps from step to step, if it acts.
-        optimizer: see :class:`Algorithm`, as for the others.
-        checkpoint: see there.
-        name: see there.
+        **kwargs: see :class:`Algorithm`.
     """
 
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
-        *,
-        rollout_state_spec: NestedTensorSpec = (),
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            rollout_state_spec=rollout_state_spec,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            name=name,
-        )
+        super().__init__(**kwargs)
         self._observation_spec = observation_spec
         self._action_spec = action_spec
 
@@ -167,7 +154,7 @@ class GoalGenerator(ObservationPart):
         action_spec: of one action.
         goal_spec: of one goal.
         num_steps_per_goal: None: a goal lasts for a whole episode.
-        **kwargs: see :class:`HelpingPart`.
+        **kwargs: see :class:`Algorithm`.
 
     Raises:
         ConfigError: if there is no goal space.
