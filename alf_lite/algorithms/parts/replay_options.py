@@ -88,7 +88,7 @@ def bounded(
     target = reward + discount * next_value
     bound = episode_return.unsqueeze(-1).expand_as(target)
     is_bound = bound > target
-    return (torch.where(is_bound, bound, reward), torch.where(is_bound, 0.0, discount))
+    return torch.where(is_bound, bound, reward), torch.where(is_bound, 0.0, discount)
 
 
 def check(algorithm: RLAlgorithm, head: ReturnHead) -> None:
