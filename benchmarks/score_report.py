@@ -324,17 +324,49 @@ def _at_equal_cpu(table: Table) -> Any:
     return values
 
 
+def _everywhere(table: Table) -> Table:
+    """All tasks, with the methods that have runs enough of each."""
+    methods = [
+        method
+        for method in next(iter(table.values()))
+        if all(len(of.get(method, ())) >= _MIN_SEEDS for of in table.values())
+    ]
+    return {task: {m: found[m] for m in methods} for task, found in table.items()}
+
+
 def _aggregate(suite: str, table: Table) -> list[str]:
     common = _common(table, suite)
     if not common:
         few = f"Fewer than two tasks have {_MIN_SEEDS} seeds of the same methods"
         return [f"{few} so far: nothing is said over all of them.\n"]
+    parts = [
+        f"Over {_tasks(common)} ({_MIN_SEEDS} seeds or more of each method here), "
+        "where a policy that acts at random counts as 0 and the reference of "
+        "`scale.json` as 1; 95 % intervals by the bootstrap within each task:\n",
+        f"![Means, profiles](score_benchmark_{suite}_all.png)\n",
+        _sums(common),
+    ]
+    everywhere = _everywhere(table)
+    if len(everywhere) > len(common) and len(everywhere[next(iter(common))]) > 1:
+        parts += [
+            f"Over {_tasks(everywhere)}, of which not all methods have runs:\n",
+            _sums(everywhere),
+        ]
+    return parts
+
+
+def _tasks(table: Table) -> str:
+    return ", ".join(f"`{task}`" for task in table)
+
+
+def _sums(table: Table) -> str:
+    """Of methods that have runs of each task, over all of them."""
     rows = [
         "| method | IQM | optimality gap | IQM at equal CPU |",
         "|---|---|---|---|",
     ]
-    ends = _scaled(common, lambda _, runs: _ends(runs))
-    by_cpu = _scaled(common, _at_equal_cpu(common))
+    ends = _scaled(table, lambda _, runs: _ends(runs))
+    by_cpu = _scaled(table, _at_equal_cpu(table))
     for final, early in zip(ends, by_cpu, strict=True):
         samples, sooner = final.scaled.values(), early.scaled.values()
         numbers = (
@@ -350,14 +382,7 @@ def _aggregate(suite: str, table: Table) -> list[str]:
         ]
         rows.append(f"\n{title}, how often a run is better: {'; '.join(pairs)}.")
     rows.append(f"\n{_without_one(ends)}")
-    tasks = ", ".join(f"`{task}`" for task in common)
-    return [
-        f"Over {tasks} ({_MIN_SEEDS} seeds or more of each method here), where a "
-        "policy that acts at random counts as 0 and the reference of `scale.json` as "
-        "1; 95 % intervals by the bootstrap within each task:\n",
-        f"![Means, profiles](score_benchmark_{suite}_all.png)\n",
-        "\n".join(rows) + "\n",
-    ]
+    return "\n".join(rows) + "\n"
 
 
 def _without_one(each: Sequence[comparison.Scores]) -> str:

@@ -538,9 +538,20 @@ def test_a_task_without_seeds_enough_is_in_no_sum(report, scores, table):
     assert [list(found) for found in report._common(table, "core").values()] == [
         ["alf_lite", "sb3"]
     ] * 2
+    text = "\n".join(report._aggregate("core", table))
+    assert "Over `dqn_cart_pole`, `ppo_recurrent_cart_pole`, `ppo_door_key`" not in text
     del table["ppo_recurrent_cart_pole"]["sb3"]  # one is left, of five values
     assert report._common(table, "core") == {}
     assert "nothing is said" in report._aggregate("core", table)[0]
+
+
+def test_methods_that_have_all_tasks_are_compared_over_all_of_them(report, table):
+    first, second = table.values()
+    table["ppo_door_key"] = {name: first[name] for name in ("alf_lite", "sb3")}
+    table["ppo_hopper"] = {name: second[name] for name in ("alf_lite", "sb3")}
+    assert "of which not all" in "\n".join(report._aggregate("core", table))
+    del table["ppo_hopper"]["sb3"]
+    assert "of which not all" not in "\n".join(report._aggregate("core", table))
 
 
 def test_single_tasks_have_all_seeds_and_a_test(report, table):
