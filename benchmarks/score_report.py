@@ -452,7 +452,8 @@ def _draw_curves(suite: str, table: Table) -> None:
                 beside = num_steps * (1.06 + 0.05 * names.index(name))
                 axes.scatter([beside] * len(runs), _ends(runs), 5, style["color"])
         if common:
-            _draw_efficiency(all_axes[len(table)], common, styles)
+            whose = "all" if len(common) == len(table) else f"{len(common)} tasks"
+            _draw_efficiency(all_axes[len(table)], common, styles, whose)
         for axes in all_axes:
             axes.tick_params(labelsize=6)
         figure.supxlabel("updates" if suite == "offline" else "steps", fontsize=7)
@@ -472,14 +473,14 @@ def _shrink(file: Path) -> None:
     small.save(file, optimize=True)
 
 
-def _draw_efficiency(axes: Any, common: Table, styles: Any) -> None:
-    """IQM of the scaled scores of all tasks against the share of the steps."""
+def _draw_efficiency(axes: Any, common: Table, styles: Any, whose: str) -> None:
+    """IQM of the scaled scores of the tasks against the share of the steps."""
     for share in _SHARES:
         for found in _scaled(common, _at_share(share)):
             pooled = np.concatenate(list(found.scaled.values()))
             colour = styles[found.label]["color"]
             axes.plot(share, interquartile_mean(pooled), "o", ms=3, color=colour)
-    axes.set_title("IQM of all, share of the steps", fontsize=7)
+    axes.set_title(f"IQM of {whose}, share of the steps", fontsize=7)
 
 
 def _at_share(share: float) -> Any:
